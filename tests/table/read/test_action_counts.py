@@ -34,8 +34,7 @@ def test_inline_actions_of_a_json_file_count_as_adds(tmp_path: Path) -> None:
     table.v2_checkpoint()
     assert sum(counts(table)) == 9
     checkpoint = table.open().snapshot().log.checkpoint
-    # Which of them are adds is known only to those who read them.
-    assert checkpoint is not None and checkpoint.stated_adds == (None, None)
+    assert checkpoint is not None and checkpoint.stated_adds == (5, None)
 
 
 def test_tags_do_not_decide_the_numbers(tmp_path: Path) -> None:
