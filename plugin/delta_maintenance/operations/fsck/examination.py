@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Protocol, runtime_checkable
@@ -51,6 +51,7 @@ from delta_maintenance.operations.fsck.checks.state import check_live_files, che
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data import row_counts
@@ -343,6 +344,7 @@ def _layout(snapshot: Snapshot) -> DataFileLayout | None:
     damaged, which `check_state` reports.
     """
     try:
-        return DataFileLayout.of_columns(snapshot.protocol, snapshot.metadata)
+        layout = DataFileLayout.of_columns(snapshot.protocol, snapshot.metadata)
+        return replace(layout, required=required_columns(snapshot.protocol, snapshot.metadata))
     except (CorruptTableError, RefusedError, UnsupportedFeatureError):
         return None

@@ -149,6 +149,10 @@ DOUBTFUL = (
     "find out which rows the commit meant, and let its writer commit that state again; rewrites "
     "leave the file out"
 )
+_NOT_NULL = (
+    "write the rows again with values, or allow nulls with ALTER TABLE … ALTER COLUMN … DROP NOT "
+    "NULL; until then, rewrites leave the file out, and Delta Spark may refuse to read it"
+)
 _CHECKPOINT = (
     "run fsck --repair, which writes the checkpoint again if version 0 or an older checkpoint, and "
     "all commits since, prove its contents"
@@ -288,6 +292,8 @@ KINDS: Mapping[str, FindingKind] = {
         "run optimize, which writes the canonical value for the files that it merges, and then "
         "checkpoint; write the other files again with the engine that wrote them",
     ),
+    "missing-not-null-column": FindingKind("corrupt", _NOT_NULL),
+    "null-in-not-null-column": FindingKind("corrupt", _NOT_NULL),
     "vector-without-count": FindingKind("warning", "compute the statistics of these files again"),
     "invalid-statistics": FindingKind("warning", "compute the statistics of these files again"),
     "missing-row-id": FindingKind("corrupt", "run backfill-row-ids"),

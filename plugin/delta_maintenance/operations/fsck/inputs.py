@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.layout.reading import Column, columns_of, file_statistics
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     COMMIT_VERSION,
@@ -24,6 +25,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     concat,
 )
 from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.delta_log.file_history import (
     COMPARED_FIELDS,
     FileActions,
@@ -40,7 +42,7 @@ from delta_maintenance.protocol.ndjson.split import (
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.active_files import record_counts
+from delta_maintenance.table.read.active_files import column_of, record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
 from delta_maintenance.table.read.partition_codes import partition_texts
@@ -59,6 +61,7 @@ HISTORY_FIELDS = {
         "defaultRowCommitVersion",
     ),
 }
+_NULLS = pa.schema([("path", pa.string()), ("column", pa.string())])
 _BATCH_BYTES = 12 << 20
 _LIVE_COLUMNS = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
 _LIVE_FIELDS = {
@@ -118,6 +121,8 @@ class LiveFiles:
     """`path`, `deletionVector`, `deletionTimestamp`."""
     unreadable_statistics: pa.ChunkedArray
     """The paths of files whose statistics are not a JSON object."""
+    nulls: pa.Table
+    """`path` and `column` of files whose statistics state nulls of a NOT NULL column."""
     partitions: Mapping[str, pa.ChunkedArray]
     """The value of each partition column in the log, by physical name, for each of the adds."""
 
@@ -130,6 +135,7 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
         pa.concat_tables(collected.adds, promote_options="default"),
         pa.concat_tables(collected.tombstones, promote_options="default"),
         pa.chunked_array(collected.unreadable, pa.string()),
+        pa.concat_tables([_NULLS.empty_table(), *collected.nulls]),
         {
             name: pa.chunked_array(
                 [chunk for part in collected.partitions for chunk in part[name].chunks], texts
@@ -350,8 +356,15 @@ class _Collected:
     )
     unreadable: list[pa.Array] = field(default_factory=list)
     partitions: list[Mapping[str, pa.ChunkedArray]] = field(default_factory=list)
+    nulls: list[pa.Table] = field(default_factory=list)
 
-    def take(self, adds: pa.Table, tombstones: pa.Table, names: Sequence[str]) -> None:
+    def take(
+        self,
+        adds: pa.Table,
+        tombstones: pa.Table,
+        names: Sequence[str],
+        required: Sequence[Column],
+    ) -> None:
         """Keeps the columns of a batch that are needed later; most of its size is statistics."""
         counts = record_counts(adds)
         self.unreadable.extend(_without_statistics(adds, counts).chunks)
@@ -362,13 +375,39 @@ class _Collected:
         )
         self.tombstones.append(tombstones)
         self.partitions.append(partition_texts(adds, names))
+        statistics = file_statistics(adds, required) if required else adds
+        deleted = pc.fill_null(
+            pc.struct_field(column_of(adds, "deletionVector", ADD_TYPES), "cardinality"), 0
+        )
+        for number, column in enumerate(required):
+            # Rows that are deleted may be the ones without a value.
+            over = pc.fill_null(pc.greater(statistics[f"{number} nulls"], deleted), False)
+            paths = adds["path"].filter(over)
+            names_of = pa.repeat(pa.scalar(column.name), len(paths))
+            self.nulls.append(pa.table([paths, names_of], schema=_NULLS))
 
 
 def _collected(snapshot: Snapshot) -> _Collected:
     collected = _Collected()
+    required = _with_null_counts(snapshot)
+    names = snapshot.log.physical_partition_columns
     for batch in snapshot.log.scan(fields=_LIVE_FIELDS):
-        collected.take(batch.adds, batch.tombstones, snapshot.log.physical_partition_columns)
+        collected.take(batch.adds, batch.tombstones, names, required)
     return collected
+
+
+def _with_null_counts(snapshot: Snapshot) -> list[Column]:
+    """Returns the NOT NULL columns whose nulls the statistics count apart from those of structs."""
+    try:
+        required = {
+            tuple(field.name for field in column.fields)
+            for column in required_columns(snapshot.protocol, snapshot.metadata)
+            if column.in_required and not column.is_partition
+        }
+        return [column for column in columns_of(snapshot).values() if column.names in required]
+    except CorruptTableError:
+        # Reported with the schema.
+        return []
 
 
 def _without_statistics(adds: pa.Table, counts: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -7,7 +7,7 @@ the schema, are compared with those of each version on top of which files are co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.actions.model import Metadata
@@ -15,6 +15,7 @@ from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.clustering.tags import ClusteringTags
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, iceberg_compat
 from delta_maintenance.protocol.data_files.names import FileNaming
+from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.features.registry import Operation, supports
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.clustering import clustering_columns, with_logical_names
@@ -82,6 +83,8 @@ class Contract:
         proof: Proof,
     ) -> Contract:
         protocol, properties = snapshot.protocol, snapshot.properties
+        required = required_columns(protocol, snapshot.metadata, unmaps=layout.unmaps)
+        layout = replace(layout, required=required)
         style = ParquetStyle.of_table(
             properties.parquet_compression_codec, properties.parquet_format_version
         )

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.data_files.required_columns import RequiredColumn
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import supported_features, without_features
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
@@ -73,6 +74,8 @@ class DataFileLayout:
     """Whether elements, keys and values have field IDs in Parquet."""
     unmaps: bool = False
     """Whether new files have no mapping: files are read by `mode`, and names are logical names."""
+    required: tuple[RequiredColumn, ...] = ()
+    """The columns in which readers accept no null. None unless rows are written again."""
     change_type: str | None = None
     """The value of the column `_change_type`, which only change data files have."""
 
@@ -146,7 +149,11 @@ class DataFileLayout:
         """The layout for reading only row IDs and row commit versions."""
         nothing = StructType(fields=())
         return replace(
-            self, columns=nothing, partition_columns=nothing, materializes_partitions=False
+            self,
+            columns=nothing,
+            partition_columns=nothing,
+            materializes_partitions=False,
+            required=(),
         )
 
     @property
@@ -165,20 +172,25 @@ class DataFileLayout:
         """The layout for reading some stored columns, by physical name, and nothing else."""
         columns = tuple(item for item in self.columns.fields if item.name in names)
         return replace(
-            self.untracked, columns=StructType(fields=columns), materializes_partitions=False
+            self.untracked,
+            columns=StructType(fields=columns),
+            materializes_partitions=False,
+            required=tuple(item for item in self.required if item.path[0] in names),
         )
 
     def takes_files_of(self, written: DataFileLayout) -> bool:
         """Whether data files of another version's layout `written` are valid for this layout.
 
-        They are if the layouts are equal, apart from columns that were added since: those are null
-        in files that lack them.
+        They are if the layouts are equal, apart from columns that were added since, which are null
+        in files that lack them, and from columns that need no longer be NOT NULL.
         """
         ours = {item.name: item for item in self.columns.fields}
         if any(ours.get(item.name) != item for item in written.columns.fields):
             return False
+        if not {item.name for item in self.required} <= {item.name for item in written.required}:
+            return False
         # The order of columns has no meaning for readers.
-        return replace(written, columns=self.columns) == self
+        return replace(written, columns=self.columns, required=self.required) == self
 
     def _field(self, item: StructField) -> pa.Field:
         nested = next((item.metadata[key] for key in NESTED_IDS if key in item.metadata), None)

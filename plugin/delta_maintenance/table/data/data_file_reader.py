@@ -28,6 +28,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.required_columns import RequiredColumn
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.storage.core.base import Store
@@ -205,9 +206,22 @@ class DataFileReader:
             for first, part in parts:
                 for batch in parquet.batches(stored.names, part):
                     arrays = columns.convert(batch, first)
-                    yield FileRows(self._batch(arrays), first, deleted)
+                    found = FileRows(self._batch(arrays), first, deleted)
+                    self._require_values(found)
+                    yield found
                     first += batch.num_rows
                     parquet.dictionaries = self.dictionaries
+
+    def _require_values(self, rows: FileRows) -> None:
+        """Refuses rows with a null in a NOT NULL column, unless they are deleted."""
+        for column in self._layout.required:
+            if column.is_partition:
+                continue
+            nulls = column.nulls_in(rows.batch)
+            if nulls is not None:
+                kept = kept_rows(rows.deleted, rows.first, rows.batch.num_rows)
+                if pc.any(nulls if kept is None else pc.and_(nulls, kept)).as_py():
+                    raise null_in_required(column)
 
     def bloom_filters(self, file: SourceFile) -> frozenset[str]:
         """Returns the paths of the leaves of new files that have a bloom filter in a file.
@@ -301,6 +315,10 @@ class _FileColumns:
         self._stored = stored
         self._file = file
         self._partition = self._partition_scalars()
+        values = dict(file.partition_values)
+        for column in layout.required:
+            if column.is_partition and not values.get(column.path[0]):
+                raise null_in_required(column)
 
     def convert(self, batch: pa.RecordBatch, first: int) -> list[pa.Array]:
         arrays = self._stored.convert(batch)
@@ -364,6 +382,15 @@ class _FileColumns:
                 )
             scalars.append(typed.values[0])
         return scalars
+
+
+def null_in_required(column: RequiredColumn) -> RefusedError:
+    """Returns the error for a source with a null in a NOT NULL column."""
+    return RefusedError(
+        f"the column {column.name} is NOT NULL, and rows of the file have no value in it",
+        remedy="write these rows again with values, or allow nulls with ALTER COLUMN … DROP NOT "
+        "NULL",
+    )
 
 
 def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:

@@ -38,6 +38,10 @@ MEMORY = PARALLEL_READS * SMALL_FOOTER + MOST_FOOTER
 """The maximum memory for reading footers in bytes."""
 
 
+class MissingColumnError(CorruptTableError):
+    """A data file lacks a NOT NULL column, so that Delta Spark refuses to read it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowCounts:
     """The row counts of data files, in the given order of the files."""
@@ -49,7 +53,7 @@ class RowCounts:
     errors: tuple[type[DeltaMaintenanceError], ...] = ()
     """For each null: the kind of the problem. `UnsupportedFeatureError` for a file that is not
     damaged, but encrypted, or of another kind that this release does not read; `RefusedError` for
-    a file whose types only the missing feature `typeWidening` allows.
+    a file whose types only the missing feature `typeWidening` allows; `MissingColumnError`.
     """
 
 
@@ -66,8 +70,9 @@ def count_rows(
 ) -> RowCounts:
     """Reads the footers of data files below the table's root, `threads` at a time.
 
-    With `layout`, the types of the columns are compared too. Files that are missing, damaged,
-    encrypted or outside the root appear in `problems`. Errors of the store are raised.
+    With `layout`, the types of the columns are compared too, and NOT NULL columns are looked for.
+    Files that are missing, damaged, encrypted or outside the root appear in `problems`. Errors of
+    the store are raised.
     """
     elsewhere = pc.and_(
         pc.match_substring_regex(paths, ABSOLUTE), pc.is_null(below_root(paths, root=store.root))
@@ -139,9 +144,12 @@ class _ColumnTypes:
         self._last: pa.Schema | None = None
 
     def require(self, schema: pa.Schema) -> None:
-        """Raises the errors of `StoredColumns.require_types`."""
+        """Raises the errors of `StoredColumns.require_types`, and `MissingColumnError`."""
         # Files of one writer usually have the same schema.
         if self._last is None or not schema.equals(self._last, check_metadata=True):
             require_column_ids(schema, self._layout.mode)
             self._stored.require_types(self._layout.columns, list(schema))
+            for column in self._layout.required:
+                if not column.is_partition and column.is_lacking(schema, self._stored):
+                    raise MissingColumnError(f"it lacks {column.name}, which is NOT NULL")
             self._last = schema

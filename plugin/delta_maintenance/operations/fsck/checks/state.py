@@ -22,6 +22,7 @@ from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.columns.arrays import booleans, integers
+from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.features.registry import (
     find_feature,
     misplaced_features,
@@ -135,6 +136,14 @@ def check_live_files(
     if (problem := audit.problem()) is not None:
         findings.add("two-spellings", problem, version=snapshot.version)
     _check_partition_values(snapshot, files, findings)
+    findings.add_files(
+        "null-in-not-null-column",
+        pc.binary_join_element_wise(
+            "its statistics state nulls of", files.nulls["column"], "that is NOT NULL", " "
+        ),
+        paths=files.nulls["path"],
+        version=snapshot.version,
+    )
     _check_vectors(snapshot, files.adds, findings)
     _check_row_ids(snapshot, files.adds, findings, count)
 
@@ -143,10 +152,20 @@ def _check_partition_values(snapshot: Snapshot, files: LiveFiles, findings: Find
     """Finds the spellings of values that some readers refuse, one finding for each."""
     try:
         types = partition_types(snapshot)
+        required = required_columns(snapshot.protocol, snapshot.metadata)
     except CorruptTableError:
         return  # Reported with the schema.
+    not_null = {column.path[0]: column.name for column in required if column.is_partition}
     for name, texts in files.partitions.items():
         values = texts.unify_dictionaries()
+        if name in not_null:
+            empty = pc.fill_null(pc.equal(values.cast(pa.string()), ""), True)
+            findings.add_files(
+                "null-in-not-null-column",
+                f"it has no value of the partition column {not_null[name]}, which is NOT NULL",
+                paths=files.adds["path"].filter(empty),
+                version=snapshot.version,
+            )
         if name not in types or not values.num_chunks:
             continue
         distinct = values.chunk(0).dictionary

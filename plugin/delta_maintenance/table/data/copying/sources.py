@@ -36,7 +36,7 @@ from delta_maintenance.parquet.thrift import (
 )
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.data.copying.partition_columns import NUM_CHILDREN, without_columns
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_paths
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names, leaf_paths
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
 
@@ -152,6 +152,8 @@ class CopySource:
                 parquet = stack.enter_context(ParquetInput(data))
             complete = _has_layout(parquet, layout)
             if not complete and not (layout.tracks_rows and _has_layout(parquet, layout.untracked)):
+                return None
+            if not _has_required_values(parquet.metadata, layout):
                 return None
             groups = tuple(tree.structs(fields.ROW_GROUPS))
             chunks = [
@@ -325,10 +327,32 @@ def _tracked(
     )
 
 
+def _has_required_values(metadata: pq.FileMetaData, layout: DataFileLayout) -> bool:
+    """Whether the footer proves that no NOT NULL column contains a null.
+
+    The file has the columns of the layout. A struct is not null where one of its leaves is not.
+    """
+    schema = layout.untracked.schema
+    leaves = leaf_names(schema, schema.names)
+    groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
+    return all(
+        any(
+            all(_states_no_nulls(group.column(at)) for group in groups)
+            for at, leaf in enumerate(leaves)
+            if leaf[: len(column.path)] == column.path
+        )
+        for column in layout.required
+        if not column.is_partition
+    )
+
+
 def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
+    # Earlier releases used the encoding, and Spark reads it wrongly (decision 0034).
+    return "DELTA_BINARY_PACKED" not in chunk.encodings and _states_no_nulls(chunk)
+
+
+def _states_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
     found = chunk.statistics
-    if "DELTA_BINARY_PACKED" in chunk.encodings:
-        return False  # earlier releases used it, and Spark reads it wrongly (decision 0034)
     return found is not None and bool(found.has_null_count) and found.null_count == 0
 
 
