@@ -24,7 +24,10 @@ from tests.support.tables.sound_tables import ROWS, SoundTable
 CORRUPT = 5
 ADDRESS = "memory://corrupt-table/table"
 OMITTED = ("--dry-run", "--ignore-missing-files")
-DEEP = {"unreadable-data-file", "row-count-differs", "repeated-row-id"}
+DEEP = {
+    *("unreadable-data-file", "row-count-differs", "repeated-row-id"),
+    "missing-not-null-column",
+}
 """Found only by `fsck --deep`."""
 FOUND = [k for k, kind in KINDS.items() if kind.severity == "corrupt" and k not in DEEP]
 WRITING = {o.name for o in operations() if not o.effects.only_reads} - {"fsck"}
@@ -76,6 +79,7 @@ ELSEWHERE = {
     "checksum-differs",
     # Rewrites leave out the file.
     "doubled-file",
+    "null-in-not-null-column",
     # Vacuum keeps the file, and a rewrite leaves out the entry.
     "doubtful-file",
     # A rewrite compares sizes and vectors file by file.

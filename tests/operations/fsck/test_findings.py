@@ -27,10 +27,17 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
-from tests.support.tables.sound_tables import CONFIGURATION, DATA, PROTOCOL, SoundTable, parquet
+from tests.support.tables.sound_tables import (
+    CONFIGURATION,
+    DATA,
+    PROTOCOL,
+    ROWS,
+    SoundTable,
+    parquet,
+)
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,13 @@ def commit(version: int) -> str:
     return f"_delta_log/{commit_name(version)}"
 
 
+def _required(*names: str) -> str:
+    """A schema with NOT NULL columns."""
+    fields = [{"name": n, "type": "long", "nullable": False, "metadata": {}} for n in names]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
 DECIMAL_PARTITION = json.dumps(
     {
         "type": "struct",
@@ -211,6 +225,25 @@ SEEDS: dict[str, Seed] = {
                 configuration=CONFIGURATION, schema=DECIMAL_PARTITION, partitioned_by=["d"]
             ),
             t.data("e", partitionValues={"d": "1.5"}),
+            t.mark(),
+        ),
+        "e",
+    ),
+    "missing-not-null-column": Seed(
+        lambda t: (
+            t.step(
+                log.metadata(configuration=CONFIGURATION, schema=_required("part")),
+                t.data("e", size=len(WITHOUT_PART)),
+                t.mark(),
+            ),
+            t.store.put("e", WITHOUT_PART),
+        ),
+        "e",
+    ),
+    "null-in-not-null-column": Seed(
+        lambda t: t.step(
+            log.metadata(configuration=CONFIGURATION, schema=_required("id")),
+            t.data("e", stats=json.dumps({"numRecords": ROWS, "nullCount": {"id": 1}})),
             t.mark(),
         ),
         "e",
