@@ -31,7 +31,6 @@ _REWRITES = (
     (r"^/+", "/"),
 )
 """Normalises scheme and slashes, in this order."""
-_LOW_BITS = np.uint64((1 << 24) - 1)
 _HEX = np.full(256, -1, np.int16)
 _ODD_HEADS = np.zeros(256, np.bool_)
 _ODD_HEADS[list(b"/._")] = True
@@ -97,6 +96,7 @@ class PathAudit:
     def _include(self, paths: pa.StringArray, hashes: Hashes, *, is_live: bool) -> Hashes:
         """Returns the hashes of the `intended_locations` of the paths, given those of the paths."""
         locations: pa.Array = paths
+        encoded = True
         absolute = absolute_paths(paths)
         if absolute is not None:
             for path in paths.filter(absolute).to_pylist():
@@ -112,7 +112,8 @@ class PathAudit:
             self._relative.append((is_live, hashes))
         else:
             self._relative.append((is_live, hashes))
-        intended = _intended(locations)
+            encoded = False
+        intended = _intended(locations, encoded=encoded)
         return hashes if intended is None else hash_texts(intended)
 
     def removed_elsewhere(self) -> Mask | None:
@@ -124,17 +125,21 @@ class PathAudit:
         removed = np.concatenate([np.empty(0, np.uint64), *self._removed])
         if not len(removed):
             return None
-        # Much faster than sorting the hashes of all live files.
-        bitmap = np.zeros(int(_LOW_BITS) + 1, np.bool_)
-        bitmap[removed & _LOW_BITS] = True
-        live = np.concatenate([np.empty(0, np.uint64), *self._intended])
-        rows = np.flatnonzero(bitmap[live & _LOW_BITS])
-        rows = rows[np.isin(live[rows], removed)]
-        if not len(rows):
-            return None
-        mask = np.zeros(len(live), np.bool_)
-        mask[rows] = True
-        return mask
+        # Much faster than sorting the hashes of all live files; a small bitmap fits in a cache.
+        size = 1 << min(24, (16 * len(removed)).bit_length())
+        low_bits = np.uint64(size - 1)
+        bitmap = np.zeros(size, np.bool_)
+        bitmap[removed & low_bits] = True
+        removed.sort()
+        masks = []
+        for live in self._intended:
+            mask = np.zeros(len(live), np.bool_)
+            rows = np.flatnonzero(bitmap[live & low_bits])
+            at = np.minimum(np.searchsorted(removed, live[rows]), len(removed) - 1)
+            mask[rows] = removed[at] == live[rows]
+            masks.append(mask)
+        found = np.concatenate([np.empty(0, np.bool_), *masks])
+        return found if found.any() else None
 
     def problem(self) -> str | None:
         """Returns the first problem that forbids writing, as one clause, or None."""
@@ -209,9 +214,12 @@ def intended_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
     return locations if intended is None else intended
 
 
-def _intended(locations: pa.Array) -> pa.BinaryArray | None:
-    """Returns the intended locations; None if they are equal to these locations."""
-    again = decoded(locations) if is_encoded(locations) else None
+def _intended(locations: pa.Array, *, encoded: bool = True) -> pa.BinaryArray | None:
+    """Returns the intended locations; None if they are equal to these locations.
+
+    `encoded` is false if they are known to have no encoded bytes.
+    """
+    again = decoded(locations) if encoded and is_encoded(locations) else None
     text = text_bytes(locations).view(np.int8)
     if not len(text) or text.min() >= 0:
         return again
