@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import cluster, drop_feature, expire, optimize, purge
 from delta_maintenance.operations.cluster import ClusterOptions
@@ -82,6 +83,7 @@ def test_a_file_whose_removal_failed_is_left_out_and_named(name: str, checkpoint
     if checkpointed:
         table.builder.checkpoint()
     operation, options = VERBS[name]
+    table.store.now_ms = lambda: epoch_millis(NOW)
     context = RunContext.at(NOW)
 
     plan = operation.plan(Table(table.store).snapshot(), options, context=context)

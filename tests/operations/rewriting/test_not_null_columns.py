@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import cluster, expire, optimize, purge
 from delta_maintenance.operations.cluster import ClusterOptions
 from delta_maintenance.operations.core.context import RunContext
@@ -70,6 +71,7 @@ def live(made: DataTable) -> set[str]:
 
 def rewrite(made: DataTable, verb: str = "optimize") -> Any:
     operation, options = VERBS[verb]
+    made.store.now_ms = lambda: epoch_millis(NOW)
     context = RunContext.at(NOW)
     plan = operation.plan(Table(made.store).snapshot(), options, context=context)
     return operation.apply(Table(made.store), plan, context=context)

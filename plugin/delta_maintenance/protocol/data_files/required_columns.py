@@ -38,18 +38,6 @@ class RequiredColumn:
     in_required: bool
     """Whether the structs that contain it are NOT NULL, too."""
 
-    def is_lacking(self, schema: pa.Schema, stored: StoredColumns) -> bool:
-        """Whether a data file with this schema lacks the column."""
-        inside: Sequence[pa.Field] = list(schema)
-        for field in self.fields:
-            at = stored.find(field, inside)
-            if at is None:
-                # A file that lacks the struct has no row with it.
-                return field is self.fields[-1]
-            kind = inside[at].type
-            inside = list(kind) if pa.types.is_struct(kind) else []
-        return False
-
     def nulls_in(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Returns the rows of new files in which the column has no value; None if all have."""
         values = batch.column(self.path[0])
@@ -60,6 +48,33 @@ class RequiredColumn:
         if not values.null_count:
             return None
         return pc.is_null(values) if within is None else pc.and_(within, pc.is_null(values))
+
+
+def lacking_column(
+    columns: Sequence[RequiredColumn],
+    inside: Sequence[pa.Field],
+    stored: StoredColumns,
+    *,
+    depth: int = 0,
+) -> RequiredColumn | None:
+    """Returns a column that a data file lacks; `inside` are its fields, or those of a struct at a
+    depth.
+    """
+    within: dict[int, list[RequiredColumn]] = {}
+    places = stored.find((column.fields[depth] for column in columns), inside)
+    for column, (_, at) in zip(columns, places, strict=True):
+        if len(column.fields) == depth + 1 and at is None:
+            return column
+        # A file that lacks a struct has no row with it.
+        if len(column.fields) > depth + 1 and at is not None:
+            within.setdefault(at, []).append(column)
+    for at, below in within.items():
+        kind = inside[at].type
+        fields = list(kind) if pa.types.is_struct(kind) else []
+        found = lacking_column(below, fields, stored, depth=depth + 1)
+        if found is not None:
+            return found
+    return None
 
 
 def required_columns(
