@@ -175,7 +175,8 @@ def commit(version: int) -> str:
 
 def _required(*names: str) -> str:
     """A schema with NOT NULL columns."""
-    fields = [{"name": n, "type": "long", "nullable": False, "metadata": {}} for n in names]
+    kinds = {"id": "long", "part": "string"}
+    fields = [{"name": n, "type": kinds[n], "nullable": False, "metadata": {}} for n in names]
     return json.dumps({"type": "struct", "fields": fields})
 
 
