@@ -40,15 +40,10 @@ KNOWN: dict[str, dict[str, int]] = {
     "deltars-err-table_g": {"history-gap": 1},
     "deltars-table_with_liquid_clustering": {"unknown-file": 3},
     # Made to ask what is the same path.
-    "golden-canonicalized-paths-special-a": {"remove-of-absent-file": 1, "two-spellings": 1},
-    "golden-canonicalized-paths-special-b": {"remove-of-absent-file": 1, "two-spellings": 1},
-    "kernelrs-golden-canonicalized-paths-special-a": {
-        "remove-of-absent-file": 1,
-        "two-spellings": 1,
-    },
-    "kernelrs-golden-canonicalized-paths-special-b": {
-        "remove-of-absent-file": 1,
-        "two-spellings": 1,
+    **{
+        name: {"remove-of-absent-file": 1, "doubled-file": 1, "two-spellings": 1}
+        for prefix in ("golden", "kernelrs-golden")
+        for name in (f"{prefix}-canonicalized-paths-special-{kind}" for kind in "ab")
     },
     "golden-corrupted-last-checkpoint-kernel": {"damaged-hint": 1},
     "golden-deltalog-state-reconstruction-from-checkpoint-missing-metadata": {
