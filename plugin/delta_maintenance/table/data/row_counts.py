@@ -26,6 +26,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.required_columns import lacking_column
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
@@ -149,7 +150,8 @@ class _ColumnTypes:
         if self._last is None or not schema.equals(self._last, check_metadata=True):
             require_column_ids(schema, self._layout.mode)
             self._stored.require_types(self._layout.columns, list(schema))
-            for column in self._layout.required:
-                if not column.is_partition and column.is_lacking(schema, self._stored):
-                    raise MissingColumnError(f"it lacks {column.name}, which is NOT NULL")
+            required = [column for column in self._layout.required if not column.is_partition]
+            lacking = lacking_column(required, list(schema), self._stored)
+            if lacking is not None:
+                raise MissingColumnError(f"it lacks {lacking.name}, which is NOT NULL")
             self._last = schema
