@@ -196,6 +196,16 @@ def test_paths_that_become_live_twice_are_found(log: list[list[Action]]) -> None
         before = live
 
 
+def test_a_second_vector_is_reported_where_it_was_added() -> None:
+    """To add either of the two files again changes nothing."""
+    log = [[Action(True, "a")], [Action(True, "a", vector=1)], [Action(True, "a")]]
+    history, _ = _histories(log, -1)
+
+    [breach] = history.violations(root=ROOT)
+
+    assert (breach.rule, breach.version, breach.count) == ("two-live-vectors", 1, 1)
+
+
 def test_two_spellings_of_a_path_are_one_path() -> None:
     twice = [Action(True, "x%20y"), Action(True, f"{ROOT}/x y"), Action(True, "z")]
     history, _ = _histories([twice], -1)

@@ -163,6 +163,19 @@ def test_a_staged_commit_beats_the_published_file_of_its_version() -> None:
 
 
 @pytest.mark.conformance("CAT-03")
+def test_the_status_of_a_commit_is_that_of_the_file_that_is_left() -> None:
+    managed = Managed()
+    managed.ratify()
+    store = ManagedStore(managed.store, managed.state)
+    for action in (lambda: None, managed.publish, managed.clean, managed.report):
+        action()
+        status = store.stat(_path(1))
+        assert status is not None and status.path == _path(1)
+        assert status.size == len(store.read(_path(1)))
+    assert store.stat(_path(2)) is None
+
+
+@pytest.mark.conformance("CAT-03")
 def test_files_above_the_latest_version_do_not_exist() -> None:
     managed = Managed()
     managed.rogue()
