@@ -29,7 +29,7 @@ from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
-from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
+from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, look, problems
 from tests.support.tables.sound_tables import (
     CONFIGURATION,
     DATA,
@@ -58,13 +58,13 @@ class Seed:
 def _encrypt(t: SoundTable) -> None:
     data = encrypted(pa.table({"a": [1]}), "a", footer=True)
     t.store.put("c", data)
-    t.step(_again(t, "c", size=len(data)))
+    t.step(add_again(t, "c", size=len(data)))
 
 
 def _narrow(t: SoundTable) -> None:
     data = parquet(kind=pa.int32())
     t.store.put("c", data)
-    t.step(_again(t, "c", size=len(data)))
+    t.step(add_again(t, "c", size=len(data)))
 
 
 def _archive(t: SoundTable) -> None:
@@ -92,10 +92,6 @@ def _columns(*columns: tuple[str, str, dict[str, Any]]) -> str:
 
 def _state_without(t: SoundTable, path: str) -> list[log.Action]:
     return [a for a in t.state() if path not in (a.get("add") or {}).get("path", "")]
-
-
-def _again(t: SoundTable, path: str, **fields: Any) -> log.Action:
-    return {"add": {**t.live(path), "dataChange": False} | fields}
 
 
 def _spoil_checksum(t: SoundTable) -> None:
@@ -209,9 +205,9 @@ SEEDS: dict[str, Seed] = {
         f"_delta_log/{classic_checkpoint_name(2)}",
     ),
     "repeated-action": Seed(lambda t: t.step(log.txn("app", 8), log.txn("app", 9)), commit(5)),
-    "repeated-file": Seed(lambda t: t.step(_again(t, "c"), _again(t, "c")), commit(5)),
+    "repeated-file": Seed(lambda t: t.step(add_again(t, "c"), add_again(t, "c")), commit(5)),
     "added-and-removed": Seed(
-        lambda t: t.step(log.remove("c"), _again(t, "c")),
+        lambda t: t.step(log.remove("c"), add_again(t, "c")),
         commit(5),
     ),
     "remove-of-absent-file": Seed(lambda t: t.step(log.remove("never there")), commit(5)),
@@ -250,7 +246,7 @@ SEEDS: dict[str, Seed] = {
         "e",
     ),
     "two-live-vectors": Seed(
-        lambda t: t.step(_again(t, "b", deletionVector={**t.vector, "offset": None})),
+        lambda t: t.step(add_again(t, "b", deletionVector={**t.vector, "offset": None})),
         commit(5),
         {"overlapping-row-ids": 1},
     ),
@@ -392,13 +388,13 @@ SEEDS: dict[str, Seed] = {
         ),
         "b",
     ),
-    "vector-without-count": Seed(lambda t: t.step(_again(t, "b", stats=None)), "b"),
-    "invalid-statistics": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":')), "c"),
-    "missing-row-id": Seed(lambda t: t.step(_again(t, "c", baseRowId=None)), "c"),
-    "overlapping-row-ids": Seed(lambda t: t.step(_again(t, "c", baseRowId=25)), "c"),
+    "vector-without-count": Seed(lambda t: t.step(add_again(t, "b", stats=None)), "b"),
+    "invalid-statistics": Seed(lambda t: t.step(add_again(t, "c", stats='{"numRecords":')), "c"),
+    "missing-row-id": Seed(lambda t: t.step(add_again(t, "c", baseRowId=None)), "c"),
+    "overlapping-row-ids": Seed(lambda t: t.step(add_again(t, "c", baseRowId=25)), "c"),
     "row-id-mark-too-low": Seed(lambda t: t.step(t.mark(38))),
     "future-row-commit-version": Seed(
-        lambda t: t.step(_again(t, "c", defaultRowCommitVersion=6)), "c"
+        lambda t: t.step(add_again(t, "c", defaultRowCommitVersion=6)), "c"
     ),
     "missing-data-file": Seed(lambda t: t.store.delete("d e"), "d%20e"),
     "misnamed-file": Seed(
@@ -420,7 +416,7 @@ SEEDS: dict[str, Seed] = {
     "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
     "unsupported-data-file": Seed(_encrypt, "c"),
     "widened-without-feature": Seed(_narrow, "c"),
-    "row-count-differs": Seed(lambda t: t.step(_again(t, "c", stats='{"numRecords":9}')), "c"),
+    "row-count-differs": Seed(lambda t: t.step(add_again(t, "c", stats='{"numRecords":9}')), "c"),
     "damaged-deletion-vector": Seed(
         lambda t: t.store.put(VECTOR_FILE, t.store.read(VECTOR_FILE)[:-1] + b"x"), "b"
     ),
@@ -474,47 +470,6 @@ def test_restored_or_remapped_columns_do_not_count_as_reused_names() -> None:
     _metadata(table)
     _mapped(("c", _id(1, "y")), ("d", _id(2, "x")))(table)
     assert "reused-physical-name" not in look(table, deep=False).findings.counts
-
-
-@pytest.mark.conformance("RT-04", "STAT-01")
-@pytest.mark.parametrize("deep", [False, True])
-def test_files_without_statistics_have_the_rows_that_their_footers_state(deep: bool) -> None:
-    """A file without rows has no row IDs, although its base row ID is that of another row."""
-    table = SoundTable(extras=False)
-    for path, base, rows in (("above", 40, 0), ("within", 20, 0), ("same", 30, 0)):
-        data = parquet(rows)
-        table.store.put(path, data)
-        table.step(table.data(path, baseRowId=base, size=len(data), stats=None), table.mark(39))
-        table.store.put(path, data)
-    assert not look(table, deep=deep).findings.counts
-
-    table.step(table.data("full", baseRowId=25, stats=None), table.mark(39))
-    found = look(table, deep=False).findings
-    assert found.counts == {"overlapping-row-ids": 2}
-    assert all("--deep" in finding.remedy for finding in found.first(20))
-
-
-@pytest.mark.conformance("DV-10")
-def test_a_vector_that_marks_other_rows_than_there_are_is_found() -> None:
-    table = SoundTable(extras=False)
-    vector = {**table.vector, "cardinality": 3}
-    table.step(log.remove("b", dv=table.vector), _again(table, "b", deletionVector=vector))
-    assert problems(table)["damaged-deletion-vector"] == [
-        "a deletion vector marks 2 rows where the log says 3"
-    ]
-
-    table = SoundTable(extras=False)
-    table.step(_again(table, "b", stats='{"numRecords":7}'))
-    assert set(problems(table)) == {"damaged-deletion-vector", "row-count-differs"}
-
-
-@pytest.mark.conformance("DV-08")
-def test_a_vector_with_an_invalid_path_is_a_finding() -> None:
-    table = SoundTable(extras=False)
-    vector = log.deletion_vector("short")
-    table.step(log.remove("b", dv=table.vector), _again(table, "b", deletionVector=vector))
-
-    assert set(problems(table)) == {"damaged-deletion-vector"}
 
 
 @pytest.mark.conformance("SCHEMA-09")

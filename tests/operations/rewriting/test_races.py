@@ -6,12 +6,10 @@ beside those of decoded ones, which are written last.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
@@ -21,13 +19,14 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.sources import FollowedSources
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.data import carried_deletions, rewrite
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
 from tests.support.rewrites.data_files import removed as remove_of
+from tests.support.rewrites.rewrite_results import described, files_of
 from tests.support.rewrites.rewritten_tables import (
     COPIED_BYTES,
     NOW,
@@ -73,33 +72,6 @@ def race(made: Rewritten, *races: Race | None, before: str = COMMIT) -> None:
 def fates(result: Any) -> dict[str, str]:
     """The fate of the bin of each partition."""
     return {report.partition["p"]: report.fate for report in result.bins}
-
-
-def files_of(store: Store) -> set[str]:
-    """All files outside the log."""
-    paths = [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
-    return {path for path in paths if not path.startswith("_delta_log")}
-
-
-def described(made: Rewritten) -> set[str]:
-    """The sources of the newest commit whose removes say where their rows are, which is true. The
-    others were touched meanwhile.
-    """
-    found = set()
-    for action in actions_of(made.store, latest(made.store)):
-        tags = action.get("remove", {}).get("tags") or {}
-        if "compactedInto" in tags:
-            path = action["remove"]["path"]
-            [target] = json.loads(tags["compactedInto"])
-            [run] = json.loads(tags["compactionInfo"])
-            own, rows = (
-                pq.read_table(io.BytesIO(made.store.read(each)), columns=["a"])["a"].to_pylist()
-                for each in (path, target)
-            )
-            start = run["rowOffsetInTarget"]
-            assert rows[start : start + len(own)] == own
-            found.add(path)
-    return found
 
 
 def change_table(made: Rewritten, **changes: Any) -> int:

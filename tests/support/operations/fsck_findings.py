@@ -6,7 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from delta_maintenance.operations.fsck.examination import Examination, examine
+from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.tables.sound_tables import SoundTable
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
@@ -23,3 +25,8 @@ def problems(table: TableBuilder) -> dict[str, list[str]]:
     for finding in look(table).findings.first(20):
         found.setdefault(finding.kind, []).append(finding.problem)
     return found
+
+
+def add_again(table: SoundTable, path: str, **fields: Any) -> log.Action:
+    """Returns the add of a live file, with other fields."""
+    return {"add": {**table.live(path), "dataChange": False} | fields}
