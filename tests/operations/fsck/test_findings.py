@@ -24,8 +24,11 @@ from delta_maintenance.protocol.delta_log.file_names import (
     hadoop_checksum_name,
     multipart_checkpoint_name,
 )
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
+from delta_maintenance.protocol.delta_log.sidecar_summary import ByteRange, SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint
+from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
@@ -99,14 +102,23 @@ def _spoil_checksum(t: SoundTable) -> None:
     t.checksum(3, stated | {"numFiles": stated["numFiles"] + 1})
 
 
-def _tag_wrongly(t: SoundTable) -> None:
+def _tag_with_filter(t: SoundTable) -> None:
+    """States the right sums, and a filter that is not there."""
+    files = [c for c in list_log(t.store).checkpoints if c.entries[0].path == MANIFEST]
+    keys = MapKeys(partition_columns=frozenset())
+    batches = Checkpoint(t.store, files[0]).file_actions(keys=keys, only={SIDECAR})
+    tally = Tally.total(Tally.of(batch.adds, batch.removes) for batch in batches)
+    _tag(t, tally, ByteRange(offset=0, length=8))
+
+
+def _tag(t: SoundTable, tally: Tally, byte_range: ByteRange | None = None) -> None:
     wrong = SidecarSummary(
-        tally=Tally(adds=9),
+        tally=tally,
         first_location=b"",
         last_location=b"\xff",
         deleted_first=None,
         deleted_last=None,
-        filter=None,
+        filter=byte_range,
     )
     lines = [json.loads(line) for line in t.store.read(MANIFEST).splitlines()]
     for line in lines:
@@ -297,7 +309,8 @@ SEEDS: dict[str, Seed] = {
         SIDECAR,
         bare=False,
     ),
-    "sidecar-summary": Seed(_tag_wrongly, SIDECAR, bare=False),
+    "sidecar-differs": Seed(lambda t: _tag(t, Tally(adds=9)), SIDECAR, bare=False),
+    "sidecar-summary": Seed(_tag_with_filter, SIDECAR, bare=False),
     "orphan-sidecar": Seed(
         lambda t: t.write("_sidecars/lone.parquet", b"x"), "_delta_log/_sidecars/lone.parquet"
     ),
@@ -310,6 +323,11 @@ SEEDS: dict[str, Seed] = {
         f"_delta_log/{classic_checkpoint_name(5)}",
     ),
     "damaged-hint": Seed(lambda t: t.hint("{"), "_delta_log/_last_checkpoint"),
+    "hint-differs": Seed(
+        lambda t: t.hint({"version": 3, "size": 1, "numOfAddFiles": 99}),
+        "_delta_log/_last_checkpoint",
+        bare=False,
+    ),
     "dangling-hint": Seed(lambda t: t.hint(2), "_delta_log/_last_checkpoint"),
     "unreadable-compaction": Seed(
         lambda t: t.zero(compaction_name(1, 3)),

@@ -229,7 +229,8 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "unreadable-checkpoint": FindingKind("corrupt", _CHECKPOINT),
     "missing-sidecar": FindingKind("corrupt", _CHECKPOINT),
-    "sidecar-size": FindingKind("warning", _CHECKPOINT),
+    "sidecar-size": FindingKind("corrupt", _CHECKPOINT),
+    "sidecar-differs": FindingKind("corrupt", _CHECKPOINT),
     "sidecar-summary": FindingKind(
         "warning",
         "run checkpoint --incremental never after the next commit: incremental checkpoints rely on "
@@ -245,6 +246,11 @@ KINDS: Mapping[str, FindingKind] = {
         f"tombstones protect; {_CHECKPOINT}",
     ),
     "damaged-hint": FindingKind("warning", "run fsck --repair, which writes the hint again"),
+    "hint-differs": FindingKind(
+        "corrupt",
+        "change nothing in the table before the repair; run fsck --repair, which writes the "
+        "checkpoint or the hint again if the log proves which of them is wrong",
+    ),
     "dangling-hint": FindingKind(
         "warning", "run fsck --repair, which writes a hint to an existing checkpoint"
     ),

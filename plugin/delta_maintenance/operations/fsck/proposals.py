@@ -48,7 +48,7 @@ def proposed_repairs(
         repairs.extend(checkpoints)
         notes.extend(commits_after_wrong_checkpoints(found, checkpoints))
         repairs.extend(_empty_checkpoints(found, notes, now))
-        repairs.extend(_hint(found))
+        repairs.extend(_hint(found, notes))
         repairs.extend(_misnamed(found))
     if wants_repairs:
         repairs.extend(_append_only(found))
@@ -104,7 +104,8 @@ def _doubt_of_base(found: Examination) -> str | None:
     first, wrong = found.history.first, min(_wrong_checkpoints(found).values(), default=-1)
     for kind, last in (
         ("sidecar-size", first),
-        ("sidecar-summary", first),
+        ("sidecar-differs", first),
+        ("hint-differs", first),
         ("checksum-differs", wrong - 1),
         ("remove-of-absent-file", wrong),
     ):
@@ -194,8 +195,21 @@ def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> I
             )
 
 
-def _hint(found: Examination) -> Iterator[Repair]:
-    if not (found.findings.counts["damaged-hint"] or found.findings.counts["dangling-hint"]):
+def _hint(found: Examination, notes: list[str]) -> Iterator[Repair]:
+    counts, history = found.findings.counts, found.history
+    if counts["hint-differs"]:
+        version = _findings_between(found, "hint-differs", 0, found.version)["version"][0].as_py()
+        named = [c for c in found.inventory.listing.checkpoints if c.version == version][-1]
+        if named.name in found.bad_checkpoints:
+            # The repair of the checkpoint also writes the hint.
+            return
+        if history is None or not (history.base is None or history.first < version):
+            notes.append(
+                f"{LAST_CHECKPOINT} stays: it contradicts {named.name}, and nothing proves which "
+                "of them is right; find that out, then delete the wrong one"
+            )
+            return
+    elif not (counts["damaged-hint"] or counts["dangling-hint"]):
         return
     left = [c for c in found.inventory.listing.checkpoints if c.name not in found.bad_checkpoints]
     reason = "readers find the same state without a hint"

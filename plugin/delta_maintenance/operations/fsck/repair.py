@@ -214,7 +214,8 @@ class Repairing:
             hint = parse_hint(read_hint(store, HINT))
         except FileNotFoundError:
             return _outcome(repair, "already-done", reason="the hint no longer exists")
-        if hint is not None and hint.version in versions:
+        differs = self.found.findings.counts["hint-differs"]
+        if hint is not None and hint.version in versions and not differs:
             return _outcome(repair, "already-done", reason="the hint is valid now")
         good = tuple(files for files in listing.checkpoints if not self._is_bad(files))
         listing = replace(listing, checkpoints=good)

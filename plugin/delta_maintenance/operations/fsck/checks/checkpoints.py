@@ -12,6 +12,7 @@ tombstones of the base, or the checksums of versions between them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -29,7 +30,7 @@ from delta_maintenance.protocol.actions.paths import written_locations
 from delta_maintenance.protocol.columns.arrays import booleans
 from delta_maintenance.protocol.columns.key_hash import hash_texts
 from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
-from delta_maintenance.protocol.delta_log.checkpoint_tags import stated_sums
+from delta_maintenance.protocol.delta_log.checkpoint_tags import exact_counts, stated_sums
 from delta_maintenance.protocol.delta_log.file_history import (
     ABSENT,
     COMPARED_FIELDS,
@@ -92,17 +93,18 @@ class SidecarCheck:
                 self._unknown |= ends["min"] < summary.first_location
                 self._unknown |= ends["max"] > summary.last_location
 
-    def problems(self) -> Iterator[str]:
-        """Yields the problems, one clause each, after all batches."""
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """Yields the problems after all batches: the kind of the finding, and a clause."""
         summary = self._summary
         if summary is None:
             return
         if summary.tally != self.found:
-            yield f"the sidecar contains {self.found}, but its tags state {summary.tally}"
+            problem = f"the sidecar contains {self.found}, but its tags state {summary.tally}"
+            yield "sidecar-differs", problem
         if self._unknown:
-            yield "the sidecar contains files that its filter lacks"
+            yield "sidecar-summary", "the sidecar contains files that its filter lacks"
         if summary.filter is not None and self._filter is None:
-            yield "its filter cannot be decoded"
+            yield "sidecar-summary", "its filter cannot be decoded"
 
 
 _EXPIRY = "delta.setTransactionRetentionDuration"
@@ -151,7 +153,7 @@ def check_checkpoints(
             current = next(states, None)
         state = None if current is None or current[0] != files.version else current[1]
         retentions = (latest_retention, None if state is None else _retention(state))
-        problem = None
+        problem, before = None, _sidecar_findings(findings)
         try:
             sidecars = Checkpoint(store, files, open_sidecars=False)
             referenced.update(sidecars.sidecar_paths)
@@ -168,6 +170,8 @@ def check_checkpoints(
                 version=files.version,
                 path=f"{LOG_DIRECTORY}/{files.name}",
             )
+        if problem is None and _sidecar_findings(findings) > before:
+            problem = CheckpointProblem(kind="sidecar-differs")
         if problem is not None:
             bad[files.name] = problem
         if progress is not None:
@@ -178,8 +182,15 @@ def check_checkpoints(
     return bad
 
 
+def _sidecar_findings(findings: Findings) -> int:
+    """Returns how many sidecars differ from what their checkpoints state."""
+    return findings.counts["sidecar-size"] + findings.counts["sidecar-differs"]
+
+
 def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> None:
-    """Checks that `_last_checkpoint` is readable and names an existing checkpoint."""
+    """Checks that `_last_checkpoint` is readable, names an existing checkpoint, and states its
+    number of files.
+    """
     path = f"{LOG_DIRECTORY}/{LAST_CHECKPOINT}"
     try:
         hint = parse_hint(read_hint(store, path))
@@ -187,9 +198,17 @@ def check_hint(store: Store, inventory: LogInventory, findings: Findings) -> Non
         return
     if hint is None:
         findings.add("damaged-hint", "the hint is empty, damaged, or fails its checksum", path=path)
-    elif hint.version not in {files.version for files in inventory.listing.checkpoints}:
+        return
+    named = [files for files in inventory.listing.checkpoints if files.version == hint.version]
+    if not named:
         problem = f"the hint names version {hint.version}, which has no complete checkpoint"
         findings.add("dangling-hint", problem, version=hint.version, path=path)
+        return
+    # A checkpoint that cannot be read is another finding.
+    with suppress(UnusableCheckpointError):
+        checkpoint = Checkpoint(store, named[-1], trust_tags=True)
+        if (differs := checkpoint.hint_problem(hint)) is not None:
+            findings.add("hint-differs", differs, version=hint.version, path=path)
 
 
 def _sidecars_are_there(checkpoint: Checkpoint, sizes: dict[str, int], findings: Findings) -> bool:
@@ -287,12 +306,16 @@ def _file_actions(
             check.take(batch)
             yield batch
         total.add(check.found)
-        for problem in check.problems():
-            findings.add("sidecar-summary", problem, version=checkpoint.files.version, path=path)
-    stated = stated_sums(checkpoint.singles.checkpoint_metadata[0].tags)
-    if stated is not None and stated != total:
+        for kind, problem in check.problems():
+            findings.add(kind, problem, version=checkpoint.files.version, path=path)
+    tags = checkpoint.singles.checkpoint_metadata[0].tags
+    counts = exact_counts(tags)
+    if stated_sums(tags) not in (None, total) or counts not in (
+        None,
+        (total.adds, total.tombstones),
+    ):
         findings.add(
-            "sidecar-summary",
+            "sidecar-differs",
             "the sums in the tags of the checkpoint differ from those of its sidecars",
             version=checkpoint.files.version,
             path=f"{LOG_DIRECTORY}/{checkpoint.files.name}",
