@@ -21,7 +21,15 @@ from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumPla
 from delta_maintenance.spark import job
 from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
+from delta_maintenance.table.evidence import contradictions
+from delta_maintenance.testing.actions import (
+    add,
+    commit_info,
+    deletion_vector,
+    features,
+    metadata,
+    remove,
+)
 from delta_maintenance.testing.table_builder import LOG
 from tests.support.tables.vacuum_tables import Folder
 
@@ -205,3 +213,25 @@ def test_the_driver_has_no_list_of_files(spark: SparkSession, tmp_path: Path) ->
     _, ours = both(spark, table)
     batches = list(ours.found.batches())
     assert len(batches) > 1 and all(isinstance(batch, pa.Table) for batch in batches)
+
+
+def test_a_file_that_no_commit_removes_stops_the_vacuum(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = build(tmp_path / "t")
+    lost = "_p=1/live%201.parquet"
+    table.log(commit_info(), days=1)
+    state = table.state()
+    table.checkpoint(actions=[a for a in state if a.get("add", {}).get("path") != lost])
+    table.log(commit_info(), days=1)
+
+    with pytest.raises(CorruptTableError, match="lacks live files"):
+        both(spark, table)
+
+    # As if the checkpoint were large, and its newest commits did not name the file.
+    monkeypatch.setattr(contradictions, "FEW_ACTIONS", 0)
+    monkeypatch.setattr(contradictions, "MOST_BYTES_OF_LARGE", 0)
+    wanted = VacuumOptions(engine="spark", ignore_missing_files=True)
+    with pytest.raises(CorruptTableError, match=r"no commit removes _p=1/live 1\.parquet"):
+        snapshot = table.open().snapshot()
+        vacuum.survey(snapshot, wanted, now=table.now, engine=engine(spark, table))

@@ -29,6 +29,7 @@ from delta_maintenance.operations.vacuum.deletion import Deletion, Watch
 from delta_maintenance.operations.vacuum.engine import Found, Request
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
+from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.spark import log_shares
 from delta_maintenance.spark.log_shares import (
@@ -44,6 +45,7 @@ from delta_maintenance.spark.vacuum_tasks import (
     BucketDeletion,
     BucketSearch,
     BucketTally,
+    CoveredFile,
     FolderListing,
     ShareReferences,
     expired_rows,
@@ -169,6 +171,7 @@ class SparkVacuum:
             live_bytes=sum(one.live_bytes for one in references),
             ageless_tombstones=sum(one.ageless_tombstones for one in references),
             batches=lambda: self._batches(dead),
+            first_of=lambda protected: self._first_of(dead, protected),
             deletion=lambda watch: self._delete(dead, snapshot, watch),
         )
 
@@ -248,6 +251,12 @@ class SparkVacuum:
                 .collect()
             )
         return combined_digest({row.label: bytes(row.payload) for row in rows})
+
+    def _first_of(self, dead: DataFrame, protected: ProtectedPaths) -> str | None:
+        search = CoveredFile(protected=protected)
+        with small_batches(self._spark):
+            rows = dead.mapInArrow(search.find, log_shares.SCHEMA).collect()
+        return min((bytes(row.payload).decode() for row in rows), default=None)
 
     def _batches(self, dead: DataFrame) -> Iterator[pa.Table]:
         with small_batches(self._spark):

@@ -32,6 +32,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     require_no_missing,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_files
+from delta_maintenance.operations.vacuum.engine import first_covered
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
@@ -338,6 +339,21 @@ class BucketDeletion:
             # Spark must not retry the task, because deleted files would be counted twice.
             error = raised
         return ShareRow(0, 0, "deletion", pickle.dumps((done, error)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoveredFile:
+    """Searches the unreferenced files of a task for one that is in a set."""
+
+    protected: ProtectedPaths
+
+    def find(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Converts rows of the kind `dead` to at most one row of the kind `covered`."""
+        for row in share_rows(batches):
+            path = first_covered(pa.ipc.open_stream(row.payload).read_all(), self.protected)
+            if path is not None:
+                yield from in_batches([ShareRow(0, 0, "covered", path.encode())])
+                return
 
 
 def expired_rows(locations: pa.BinaryArray, buckets: int) -> Iterator[ShareRow]:

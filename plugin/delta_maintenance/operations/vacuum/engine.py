@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from delta_maintenance.operations.vacuum.candidates import (
 from delta_maintenance.operations.vacuum.deletion import Deletion, Watch, delete_data_files
 from delta_maintenance.operations.vacuum.held_files import HeldFiles
 from delta_maintenance.operations.vacuum.references import FileReferences, read_references
+from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.protocol.vacuum.visibility import Reason
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES
@@ -80,6 +82,8 @@ class Found:
     """The number of tombstones that protect their files because their age is unknown."""
     batches: Callable[[], Iterator[pa.Table]]
     """Yields the files to delete (`candidates.DEAD_FILES`), batch by batch."""
+    first_of: Callable[[ProtectedPaths], str | None]
+    """Returns the path of a file to delete that is in the set."""
     deletion: Callable[[Watch], Iterator[Deletion]]
     """Deletes the files, and reports progress regularly."""
 
@@ -135,10 +139,21 @@ class LocalEngine:
             live_bytes=references.live_bytes,
             ageless_tombstones=references.ageless_tombstones,
             batches=lambda: iter([dead.files]),
+            first_of=partial(first_covered, dead.files),
             deletion=lambda watch: delete_data_files(
                 store, dead.files.select(STATUSES.names), watch=watch
             ),
         )
+
+
+def first_covered(files: pa.Table, protected: ProtectedPaths) -> str | None:
+    """Returns the first path of some files that is in the set."""
+    for paths in files["path"].chunks:
+        covered = protected.covers(paths)
+        if covered.any():
+            path: str = paths[int(covered.argmax())].as_py()
+            return path
+    return None
 
 
 def with_labels(files: pa.Table) -> pa.Table:

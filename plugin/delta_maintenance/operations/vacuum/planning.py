@@ -228,12 +228,8 @@ class _SurveyRun:
         for adds in live_by_commits(found.latest):
             live.add(adds)
             files += adds.num_rows
-        for batch in found.batches() if files else ():
-            for paths in batch["path"].chunks:
-                covered = live.covers(paths)
-                if covered.any():
-                    path = paths[int(covered.argmax())].as_py()
-                    raise contradicted(f"no commit removes {path}, which its checkpoint lacks")
+        if files and (path := found.first_of(live)) is not None:
+            raise contradicted(f"no commit removes {path}, which its checkpoint lacks")
 
     def _holds(self) -> Holds:
         options = self.options
