@@ -74,8 +74,12 @@ def test_a_table_is_held_back_until_fsck_finds_no_corruption() -> None:
     assert [each.operation for each in held.after.due] == ["fsck"]
     blocked = [each for each in held.after.operations if each.status == "blocked"]
     assert {"clean-log", "vacuum"} <= {each.operation for each in blocked}
-    assert all("fsck reported corruption: 1 finding" in each.reason for each in blocked)
-    assert all("run fsck --repair" in each.reason for each in blocked)
+    # The plans of optimize and compact-log find it themselves.
+    own = [each for each in blocked if "the log contradicts this version" in each.reason]
+    assert {"clean-log", "vacuum"}.isdisjoint(each.operation for each in own)
+    for each in blocked:
+        reported = "fsck reported corruption: 1 finding" in each.reason
+        assert (reported and "run fsck --repair" in each.reason) or "; run fsck, and" in each.reason
     assert (table.names(), table.files()) == before
 
     repaired = run_operation(
