@@ -12,11 +12,17 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance import clock, open_table
-from delta_maintenance.errors import RefusedError, UnsupportedFeatureError, VersionNotFoundError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    RefusedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.protocol.changes.downgrade import feature_names
+from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.table.read.table import Table
 from tests.support.logs.checkpointing import as_checkpointed, state_of
@@ -36,6 +42,7 @@ DROPPED = [
     ("kernelrs-v2-checkpoints-parquet-with-sidecars", "v2Checkpoint"),
     ("kernelrs-v2-parquet-sidecars-struct-stats-only", "v2Checkpoint"),
 ]
+WRONG_CHECKSUM = "kernelrs-crc-full"
 REFUSED = [
     ("dat-check_constraints", "checkConstraints", "constraint const1"),
     ("dat-iceberg_compat_v1", "columnMapping", "required by icebergCompatV1"),
@@ -68,6 +75,12 @@ def test_a_real_table_loses_its_feature_and_nothing_else(
     corpus: Path, name: str, feature: str, tmp_path: Path
 ) -> None:
     table = copied(corpus, name, tmp_path)
+    if name == WRONG_CHECKSUM:
+        with pytest.raises(CorruptTableError, match="0.crc contradicts the log"):
+            drop_feature.plan(
+                table.snapshot(), DropFeatureOptions(feature=feature), context=RunContext.at(now())
+            )
+        table.store.delete(f"_delta_log/{checksum_name(0)}")  # the remedy that fsck names
     latest = table.latest_version()
     before = {}
     for version in range(latest + 1):
