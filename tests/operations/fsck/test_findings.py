@@ -32,7 +32,7 @@ from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
-from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, look, problems
+from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, look
 from tests.support.tables.sound_tables import (
     CONFIGURATION,
     DATA,
@@ -468,17 +468,6 @@ def test_a_sound_table_has_no_findings_by_any_route() -> None:
 
 
 @pytest.mark.conformance("CM-08")
-@pytest.mark.conformance("VAC-16")
-def test_tombstones_of_deletion_vectors_are_not_violations() -> None:
-    """Dropping deletion vectors commits them, here as in Delta Spark."""
-    table = SoundTable()
-    table.step(log.remove(VECTOR_FILE, dataChange=False), log.remove("absent"))
-    found = problems(table)
-    assert found.keys() == {"remove-of-absent-file"}
-    (problem,) = found["remove-of-absent-file"]
-    assert "others" not in problem and "absent" in problem
-
-
 def test_restored_or_remapped_columns_do_not_count_as_reused_names() -> None:
     table = SoundTable(extras=False)
     one, two = ("a", _id(1, "x")), ("b", _id(2, "y"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.testing import actions as log
-from tests.support.operations.fsck_findings import add_again, look, problems
+from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, look, problems
 from tests.support.tables.sound_tables import SoundTable, parquet
 
 
@@ -48,3 +48,14 @@ def test_a_vector_with_an_invalid_path_is_a_finding() -> None:
     table.step(log.remove("b", dv=table.vector), add_again(table, "b", deletionVector=vector))
 
     assert set(problems(table)) == {"damaged-deletion-vector"}
+
+
+@pytest.mark.conformance("VAC-16")
+def test_tombstones_of_deletion_vectors_are_not_violations() -> None:
+    """Dropping deletion vectors commits them, here as in Delta Spark."""
+    table = SoundTable()
+    table.step(log.remove(VECTOR_FILE, dataChange=False), log.remove("absent"))
+    found = problems(table)
+    assert found.keys() == {"remove-of-absent-file"}
+    (problem,) = found["remove-of-absent-file"]
+    assert "others" not in problem and "absent" in problem
