@@ -21,7 +21,15 @@ from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.suite.play import examples, some
 from tests.support.tables.wrong_checkpoints import KINDS, ROWS
 
-_ACCUSED = {"checkpoint-differs", "missing-tombstones", "sidecar-summary", "checksum-differs"}
+_ACCUSED = {
+    "checkpoint-differs",
+    "checksum-differs",
+    "hint-differs",
+    "missing-tombstones",
+    "sidecar-differs",
+    "sidecar-size",
+    "sidecar-summary",
+}
 _PROPERTIES = {
     "delta.enableDeletionVectors": ("true", "false"),
     "delta.checkpointPolicy": ("classic", "v2"),
