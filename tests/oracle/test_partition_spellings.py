@@ -14,6 +14,7 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table
 from tests.support.operations.fsck_runs import run
+from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, duck
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW
@@ -52,10 +53,11 @@ def table(kind: str, texts: list[str | None], root: Path) -> DataTable:
 
 @pytest.mark.parametrize("kind", SPELLINGS)
 def test_equal_values_are_merged_under_the_canonical_spelling(
-    kind: str, tmp_path: Path, duck: DuckDb
+    kind: str, tmp_path: Path, duck: DuckDb, delta_spark: DeltaSpark
 ) -> None:
     canonical, texts = SPELLINGS[kind]
     made = table(kind, [*texts, None, None], tmp_path)
+    by_spark = delta_spark.rows(f"SELECT id, p FROM delta.`{tmp_path}`")
     found = run(Table(made.store)).findings
     named = [each.problem for each in found if each.kind == "partition-value-spelling"]
     assert bool(named) == (kind in REFUSED)
@@ -74,6 +76,7 @@ def test_equal_values_are_merged_under_the_canonical_spelling(
     # The kernel also parses the values of removed files, as long as it reads their commits.
     written = checkpoint.plan(Table(made.store).snapshot(), context=context)
     checkpoint.apply(Table(made.store), written, context=context)
+    assert delta_spark.rows(f"SELECT id, p FROM delta.`{tmp_path}`") == by_spark
     rows = duck.rows(tmp_path)
     assert sorted(rows["id"].to_pylist()) == list(range(len(texts) + 2))
     assert len(set(rows["p"].to_pylist())) == 2

@@ -36,6 +36,8 @@ def expected(made: DoubledLog) -> list[str]:
 @settings(max_examples=examples(400))
 @given(steps=steps)
 @example(steps=[("append", 0), ("miss", 0)])
+@example(steps=[("append", 0), ("miss", 0), ("again", 0)])
+@example(steps=[("append", 0), ("miss", 0), ("statistics", 0), ("checkpoint", 0)])
 @example(steps=[("append", 0), ("delete", 0), ("miss", 1), ("checkpoint", 0)])
 def test_rewrites_and_fsck_find_exactly_the_files_that_should_not_be_live(
     steps: list[tuple[str, int]],
