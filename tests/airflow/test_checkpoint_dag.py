@@ -88,7 +88,7 @@ def test_a_run_by_hand_checkpoints_the_table_at_once(
     assert set(states(run).values()) == {"success"}
     checkpoint = neglected_table.open().snapshot().log.checkpoint
     assert checkpoint is not None
-    assert (checkpoint.files.version, len(checkpoint.sidecars)) == (9, 3)
+    assert (checkpoint.files.version, len(checkpoint.sidecars)) == (9, 4)
     outcome = run.get_task_instance("one_table.checkpoint", map_index=0).xcom_pull(
         "one_table.checkpoint", map_indexes=0
     )

@@ -32,7 +32,7 @@ ROWS = """
         map('k', id, 'l', if(id % 3 = 0, null, id)) AS pairs, map('k', int(id)) AS whole,
         array(array(id, null), null) AS nested, array(array(int(id))) AS full,
         cast(id AS DECIMAL(20, 2)) AS price, id / 7.0D AS ratio,
-        if(id = 1234, float('nan'), if(id % 2 = 0, 0.0F, -0.0F)) AS odd,
+        if(id = 1234, {odd}, if(id % 2 = 0, 0.0F, -0.0F)) AS odd,
         timestamp_micros(id * 1000003) AS at, date_from_unix_date(int(id)) AS day
     FROM range({first}, {last}, 1, 1)
 """
@@ -46,7 +46,7 @@ FILTERS = (
     "price < 17",
     "text IS NULL",
     "ratio > 400",
-    "isnan(odd)",
+    "odd > 4",
     "at = timestamp_micros(1234 * 1000003L)",
 )
 
@@ -54,6 +54,7 @@ FILTERS = (
 TRACKED = {"delta.enableRowTracking": "true"}
 CASES: Mapping[str, tuple[Mapping[str, str], list[int]]] = {
     "plain": ({}, [1000] * 3),
+    "not a number": ({}, [1000] * 3),
     "old timestamps": ({}, [1000] * 3),
     "mapped": ({"delta.columnMapping.mode": "name"}, [1000] * 3),
     "tracked": (TRACKED, [1000] * 3),
@@ -74,11 +75,12 @@ def test_copied_row_groups_are_read_as_before(
     monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1)
     properties, groups = CASES[case]
     path = tmp_path / "table"
+    odd = "float('nan')" if case == "not a number" else "5.0F"
     # INT96 is the default of Delta Spark.
     kind = "INT96" if case == "old timestamps" else "TIMESTAMP_MICROS"
     with delta_spark.setting("spark.sql.parquet.outputTimestampType", kind):
         for first in range(0, 3000, 1000):
-            rows = ROWS.format(first=first, last=first + 1000)
+            rows = ROWS.format(first=first, last=first + 1000, odd=odd)
             if case == "deleted":
                 # Encoded elements and values are never required.
                 rows = rows.replace("int(id)) AS whole", "element_at(array(1, null), 2)) AS whole")
@@ -89,7 +91,7 @@ def test_copied_row_groups_are_read_as_before(
         if case == "updated":
             changed = "text = 'changed' WHERE id BETWEEN 40 AND 60"
             delta_spark.rows(f"UPDATE delta.`{path}` SET {changed}")
-            delta_spark.write(path, ROWS.format(first=3000, last=3100), **properties)
+            delta_spark.write(path, ROWS.format(first=3000, last=3100, odd=odd), **properties)
     ids = ", _metadata.row_id, _metadata.row_commit_version"
     columns = f"*{ids}" if "delta.enableRowTracking" in properties else "*"
     last = 3099 if case == "updated" else 2999
@@ -119,16 +121,17 @@ def test_copied_row_groups_are_read_as_before(
     found = pq.read_metadata(path / name)
     assert [found.row_group(at).num_rows for at in range(found.num_row_groups)] == groups
     stats = json.loads(add["stats"])
+    # Readers disagree about maxima beside NaN, and about files that lack one of several.
+    assert ("maxValues" in stats) == (case != "not a number")
     least, greatest = (
-        {logical[name]: value for name, value in stats[kind].items()}
+        {logical[name]: value for name, value in stats.get(kind, {}).items()}
         for kind in ("minValues", "maxValues")
     )
-    assert (least["ratio"], greatest["ratio"]) == (0.0, last / 7)
-    assert (least["at"], greatest["at"]) == tuple(map(moment, (0, last)))
+    assert (least["ratio"], least["at"]) == (0.0, moment(0))
+    if greatest:
+        assert (greatest["ratio"], greatest["at"], greatest["odd"]) == (last / 7, moment(last), 5)
     types = {found.schema.column(at).physical_type for at in range(len(found.schema))}
     assert ("INT96" in types) == (kind == "INT96")
-    # One of the values is NaN.
-    assert "odd" not in greatest
     delta_spark.forget()
     assert answers() == before
     assert readable(path) == elsewhere

@@ -21,7 +21,9 @@ BACKFILL = "ROW TRACKING BACKFILL"
 
 
 class RacedStore(MemoryStore):
-    """Lets others act directly before a commit of ours, each of them once."""
+    """Lets others act directly before a file of ours, each of them once; not before the file that
+    tells the clock of the store.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +32,7 @@ class RacedStore(MemoryStore):
         self.racing = False
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
-        if self.races and not self.racing and path.endswith(".json"):
+        if self.races and not self.racing and not path.endswith(".tmp"):
             self.racing = True
             try:
                 if (race := self.races.pop(0)) is not None:
