@@ -43,6 +43,10 @@ REFUSED = {
     # The latest version cannot be opened.
     "unreadable-version": WRITING,
     "log-gap": WRITING,
+    # What a checkpoint, or the hint, states of the checkpoint is known when a table is open.
+    "sidecar-size": WRITING,
+    "sidecar-differs": WRITING,
+    "hint-differs": WRITING,
     # Protocol, metadata and schema are known when a table is open.
     "repeated-action": WRITING,
     "unreadable-schema": WRITING,
