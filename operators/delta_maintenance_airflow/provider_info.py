@@ -69,7 +69,7 @@ def _configuration() -> dict[str, Any]:
             "policy": _option("The file with the policy.", "/opt/airflow/policy.yaml"),
             "assessments": _option(
                 "A dedicated folder for the last assessment of each table: a path or a URI that "
-                "the workers and the API server can reach. The default, for a single host, is "
+                "workers, triggerer and API server can reach. The default, for a single host, is "
                 "delta_maintenance/assessments below AIRFLOW_HOME.",
                 "s3://lake/assessments",
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import RunResult
+from delta_maintenance.policies.models import MaintainedVersion, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing.actions import add, remove
@@ -314,6 +315,29 @@ def test_a_table_that_cannot_be_opened_is_a_result(monkeypatch: pytest.MonkeyPat
     assert (result.status, result.exit_status, result.retryable) == ("failed", 1, True)
     assert result.problem is not None and "the store is down" in result.problem
     assert RunResult.from_json(result.to_json()) == result
+
+
+def test_runs_that_dealt_with_a_version_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, rules = neglected(), asked(checkpoint={"max_commits": 1})
+    newest = table.open().snapshot().version
+    at_start = MaintainedVersion(version=newest, started_at=NOW)
+
+    def conflicted(*_: Any, **__: Any) -> Any:
+        raise CommitConflictError("another writer won", version=7, remedy="run again")
+
+    assert run_on(table, rules, plan_only=True).maintained is None
+    assert run_operation(table.open(), rules, "checkpoint").maintained is None
+    assert run_on(table, rules).maintained == at_start, "nothing is due"
+    table.log(add("new.parquet", stats=STATS))
+    with monkeypatch.context() as broken:
+        broken.setattr(checkpoint_code, "apply", conflicted)
+        assert run_on(table, rules).maintained is None, "this may pass"
+    later = replace(at_start, version=newest + 1)
+    assert run_on(table, rules).maintained == later
+    for name in table.names():
+        table.store.delete(f"_delta_log/{name}")
+    unread = run_on(table, rules)
+    assert not unread.retryable and unread.maintained == replace(at_start, version=None)
 
 
 def test_a_partial_deletion_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,14 @@ class CommitWatcher:
             self._position, self._event("changed", from_version=told, to_version=count.version)
         )
 
+    def announced(self) -> Seen | None:
+        """Returns the event, sent before a restart, with whose version no run has dealt."""
+        position = self._position
+        if position is None or position.maintained is None:
+            return None
+        versions = {"from_version": position.maintained, "to_version": position.told}
+        return Seen(position, self._event("changed", **versions))
+
     def _counting(self, newest: int) -> CommitCount:
         # Already imported by the thread that opened the table.
         from delta_maintenance.operations.watch import CommitCount, CommitFilter

@@ -24,6 +24,9 @@ class Position:
     """The number of matching commits since then."""
     trouble: str | None = None
     """The error that was reported and still persists."""
+    maintained: int | None = None
+    """The version before the first announced commit with which no run has dealt; None if there is
+    none, or if nobody looks after that."""
 
 
 class Cursor:
@@ -112,6 +115,8 @@ class CursorBoard:
         for uri, position in ready.items():
             part, key = self._slot(uri)
             row = [position.version, position.told, position.counted, position.trouble]
+            # Left out if possible: the length of a value is limited.
+            row += [] if position.maintained is None else [position.maintained]
             if self._parts[part].get(key) != row:
                 changed.setdefault(part, {})[key] = row
             else:
@@ -146,8 +151,15 @@ class CursorBoard:
 
 def _row_position(row: Any) -> Position | None:
     match row:
-        case [int(version), int(told), int(counted), None | str() as trouble]:
-            return Position(version=version, told=told, counted=counted, trouble=trouble)
+        case [int(version), int(told), int(counted), None | str() as trouble, *others]:
+            maintained = others[0] if others and isinstance(others[0], int) else None
+            return Position(
+                version=version,
+                told=told,
+                counted=counted,
+                trouble=trouble,
+                maintained=maintained,
+            )
         case _:
             return None
 

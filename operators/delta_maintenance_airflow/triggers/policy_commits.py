@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_airflow.compat import asset_states
+from delta_maintenance_airflow.triggers.announcements import Announcements
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
 from delta_maintenance_airflow.triggers.policy_tables import (
@@ -50,6 +51,9 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
     `DeltaCommitEventTrigger`. A failing table does not delay the others. A table of a catalog is
     given by its name there, with its address as `uri`. A catalog that refuses to be listed is an
     error whose `table` is `catalogs.KEY` or the name of the schema.
+
+    An event is sent again, after growing pauses, until a run by the policy has dealt with its
+    version, as the folder of assessments says.
 
     :param policy: the file of the policy, which the triggerer reads.
     :param store: the store of the tables: those with this scheme and bucket, such as `s3://lake`;
@@ -105,10 +109,8 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
                     some = events[first : first + _MOST_PER_EVENT]
                     payload = {"tables": [seen.event for _, seen in some]}
                     yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
-                    for uri, seen in some:
-                        # Problems with the policy itself, or with a catalog, have no position.
-                        if watched.watches(uri):
-                            board.put(uri, seen.position, after=self.settling_seconds)
+                    for name, seen in some:
+                        watched.store(name, seen, after=self.settling_seconds)
         finally:
             await watched.stop()
 
@@ -136,10 +138,14 @@ class _Watched:
         self._seen: asyncio.Queue[tuple[str, Seen]] = asyncio.Queue()
         self._reported: dict[str, str] = {}
         self._next_upkeep = 0.0
+        self._announcements = Announcements()
+        self._repeating = asyncio.create_task(self._repeat())
 
-    def watches(self, name: str) -> bool:
-        """Whether this is a table that is watched now."""
-        return name in self._tasks
+    def store(self, name: str, seen: Seen, *, after: float = 0.0) -> None:
+        """Schedules the position after a poll or an event, in at least `after` seconds."""
+        # Problems with the policy itself, or with a catalog, have no position.
+        if name in self._tasks:
+            self._board.put(name, self._announcements.record(name, seen), after=after)
 
     async def changes(self, gathering: float) -> list[tuple[str, Seen]]:
         """Waits for events. In the meantime, follows changes of the policy and stores positions."""
@@ -175,11 +181,12 @@ class _Watched:
                 # event.
                 events[number] = (uri, Seen(seen.position, before.event))
                 return
-        self._board.put(uri, seen.position)
+        self.store(uri, seen)
 
     async def stop(self) -> None:
         """Ends all tasks."""
-        tasks = [*self._tasks.values(), *([self._reading] if self._reading is not None else [])]
+        reading = [self._reading] if self._reading is not None else []
+        tasks = [self._repeating, *self._tasks.values(), *reading]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -234,6 +241,20 @@ class _Watched:
                 self._seen.put_nowait((where, _shortened(Seen(unknown, told))))
         self._reported = {where: str(error) for where, error in lasting.items()}
 
+    async def _repeat(self) -> None:
+        """Sends events again with whose versions no run has dealt, until it is cancelled."""
+        while True:
+            await asyncio.sleep(min(_UPKEEP, self._trigger.poll_interval))
+            try:
+                uris = {name: table.uri for name, table in self._tables.items()}
+                overdue = await self._announcements.overdue(uris)
+            except Exception as error:
+                # Of the folder of assessments, or of its connection. New commits do not need it.
+                self._trigger.log.warning("no event is sent again: %s", error)
+                continue
+            for name, seen in overdue.items():
+                self._seen.put_nowait((name, seen))
+
     async def _watch(self, name: str, table: WatchedTable) -> None:
         """Watches one table until it is cancelled."""
         watcher = CommitWatcher(
@@ -242,6 +263,8 @@ class _Watched:
             position=self._board.get(name),
             facts={} if table.uri == name else {"uri": table.uri},
         )
+        if (announced := watcher.announced()) is not None:
+            self._announcements.record(name, announced)
         interval = self._trigger.poll_interval
         while True:
             stream = TableStream(

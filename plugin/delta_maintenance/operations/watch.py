@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from delta_maintenance.catalogs.locate import locate
@@ -37,9 +38,18 @@ __all__ = [
     "WaitProgress",
     "current_properties",
     "open_watched",
+    "repeat_after",
 ]
 
 _CLIENTS = SharedClients(pauses=())
+
+
+def repeat_after(waited: timedelta) -> timedelta:
+    """Returns the pause before a version is announced again that has waited for so long.
+
+    The pauses grow up to an hour, because each announcement costs a run.
+    """
+    return min(timedelta(hours=1), max(timedelta(minutes=1), waited / 2))
 
 
 def open_watched(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:

@@ -85,6 +85,7 @@ class AssessmentStore:
             entry = replace(
                 entry,
                 run=replace(run, before=None, after=None),
+                maintained=run.maintained or entry.maintained,
                 last_runs=run.last_runs,
                 link=link,
                 pending=pending_of(run, entry.pending),
@@ -193,6 +194,15 @@ class AssessmentStore:
             return next((listed[file] for file in files if file in listed), None)
 
         return at
+
+    def last_written_at(self) -> datetime | None:
+        """Returns when a task last wrote to the folder, such as an entry or a lease; None as long
+        as there is no entry.
+        """
+        files = list(self.store.list_from(""))
+        if not any(file.path.endswith(SUFFIX) for file in files):
+            return None
+        return datetime.fromtimestamp(max(file.modified_ms for file in files) / 1000, UTC)
 
     def load(
         self, uri: str, *, name: str | None = None

@@ -16,7 +16,13 @@ from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.acknowledgements import Acknowledgement, Failure, current_failure
 from delta_maintenance.policies.approval import PendingPlan, PutOff
 from delta_maintenance.policies.entry_files import identity_of
-from delta_maintenance.policies.models import Assessment, LastRun, OperationOutcome, RunResult
+from delta_maintenance.policies.models import (
+    Assessment,
+    LastRun,
+    MaintainedVersion,
+    OperationOutcome,
+    RunResult,
+)
 
 HISTORY = 20
 """The number of runs that are kept for a table."""
@@ -140,6 +146,8 @@ class AssessmentEntry(Record):
     """The newest outcome of each operation that reports something, such as `layout` or `fsck`."""
     acknowledgement: Acknowledgement | None = None
     """The acknowledgement of a failure, which may be another one than the current failure."""
+    maintained: MaintainedVersion | None = None
+    """With which version the last run by the policy has dealt, however it ended."""
     identity: str | None = None
     """The digest of the address, which is part of the name of the file; None for a pattern, and in
     files of earlier versions."""

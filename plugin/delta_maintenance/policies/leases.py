@@ -87,6 +87,11 @@ class Leases:
             if not is_left:
                 self.release(name, holder=holder, uri=uri)
 
+    def is_held(self, uri: str) -> bool:
+        """Whether a task holds the lease of the table at an address."""
+        lease = self._read(_file_name(uri))
+        return lease is not None and self._is_in_force(lease)
+
     @property
     def renewal_interval(self) -> timedelta:
         """The time between two renewals."""

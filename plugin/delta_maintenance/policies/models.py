@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError
@@ -17,7 +18,14 @@ from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.policies.measuring import Cost, TableState
 
-__all__ = ["AssessedOperation", "Assessment", "LastRun", "OperationOutcome", "RunResult"]
+__all__ = [
+    "AssessedOperation",
+    "Assessment",
+    "LastRun",
+    "MaintainedVersion",
+    "OperationOutcome",
+    "RunResult",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +128,25 @@ class OperationOutcome(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainedVersion(Record):
+    """The version of a table with which a run by its policy has dealt."""
+
+    version: int | None
+    """The version at the start of the run; None if the table could not be read."""
+    started_at: Instant
+
+    def covers(self, version: int, *, newest: int, announced_at: datetime) -> bool:
+        """Whether a version that a watcher has announced needs no further run.
+
+        `newest` is the newest version known to the watcher: a later one belongs to another table,
+        which was at the address before.
+        """
+        if self.version is None:
+            return self.started_at >= announced_at
+        return version <= self.version <= newest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Record):
     """The outcomes of a run on one table."""
 
@@ -141,6 +168,8 @@ class RunResult(Record):
     """The reason why the run ended early: one line, with the remedy."""
     exit_status: int = 0
     retryable: bool = False
+    maintained: MaintainedVersion | None = None
+    """None for plans, for operations on demand, and for failures that may pass."""
 
     @property
     def waits_for_approval(self) -> bool:

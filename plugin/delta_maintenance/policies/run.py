@@ -32,6 +32,7 @@ from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
     LastRun,
+    MaintainedVersion,
     OperationOutcome,
     PausedRun,
     RunResult,
@@ -110,6 +111,9 @@ def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = 
         problem=assessment.problem,
         exit_status=assessment.exit_status,
         retryable=assessment.retryable,
+        maintained=None
+        if assessment.retryable
+        else MaintainedVersion(version=None, started_at=assessment.assessed_at),
     )
 
 
@@ -265,6 +269,8 @@ class _Run:
             if ended_by
             else None
         )
+        retryable = ended_by is not None and ended_by.retryable
+        version = before.health.version if before.health is not None else None
         return RunResult(
             name=self.context.policy_table.name,
             uri=self.context.policy_table.uri,
@@ -277,7 +283,10 @@ class _Run:
             last_runs=tuple(self.last_runs.values()),
             problem=problem,
             exit_status=ended_by.exit_status if ended_by is not None else 0,
-            retryable=ended_by is not None and ended_by.retryable,
+            retryable=retryable,
+            maintained=None
+            if retryable or self.plan_only
+            else MaintainedVersion(version=version, started_at=started),
         )
 
     def _status(self, before: Assessment) -> RunStatus:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,16 @@ from typing import Any
 import pytest
 import yaml
 
+from delta_maintenance import open_table
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
+from delta_maintenance.policies import run as policies
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, polling
+from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, announcements, polling
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
 from delta_maintenance_airflow.triggers.polling import PollResult, store_root
@@ -168,13 +173,13 @@ def test_a_restart_misses_nothing_and_repeats_nothing(
             await settled(state, 3)
             lake["a"].commit(WRITE)
             await eventually(lambda: told(events) == {"a": [(1, 2)]})
-            await eventually(lambda: [2, 2, 0, None] in rows(state))
+            await eventually(lambda: [2, 2, 0, None, 1] in rows(state))
         lake["b"].commit(WRITE)
         lake["b"].commit(WRITE)
         lake["c"].commit(OPTIMIZE)
         async with running(watcher(path, state).run()) as events:
             await eventually(lambda: told(events) == {"b": [(1, 3)]})
-            await eventually(lambda: [3, 3, 0, None] in rows(state))
+            await eventually(lambda: [3, 3, 0, None, 1] in rows(state))
         async with running(watcher(path, state).run()) as events:
             await asyncio.sleep(20 * QUICK)
             assert events == []
@@ -210,6 +215,44 @@ def test_an_event_that_the_triggerer_may_have_lost_is_sent_again(
     run(scenario())
 
 
+def test_a_version_is_announced_until_a_run_has_dealt_with_it(
+    lake: dict[str, TableBuilder],
+    policy: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "kept"))
+    monkeypatch.setattr(announcements, "_BETWEEN_REVIEWS", timedelta())
+    monkeypatch.setattr(watch, "repeat_after", lambda _: timedelta(seconds=10 * QUICK))
+    path, store = policy("a", "b"), AssessmentStore(str(tmp_path / "kept"))
+
+    def maintain(name: str) -> None:
+        table = load_policy(path).table_at(str(tmp_path / name))
+        result = policies.run(open_table(table.uri), table)
+        assert result.before is not None
+        store.save(result.after or result.before, result)
+
+    async def scenario() -> None:
+        state = State()
+        maintain("b")
+        async with running(watcher(path, state).run()) as events:
+            await settled(state, 2)
+            lake["a"].commit(WRITE)
+            await eventually(lambda: told(events) == {"a": [(1, 2)] * 3})
+            await eventually(lambda: [2, 2, 0, None, 1] in rows(state))
+        async with running(watcher(path, state).run()) as events:
+            await eventually(lambda: told(events) == {"a": [(1, 2)]})
+            maintain("a")
+            await eventually(lambda: [2, 2, 0, None] in rows(state))
+            count = len(events)
+            lake["a"].commit(OPTIMIZE)
+            await eventually(lambda: [3, 2, 0, None] in rows(state))
+            await asyncio.sleep(20 * QUICK)
+            assert len(events) == count
+
+    run(scenario())
+
+
 def test_commits_are_counted_for_each_table(
     lake: dict[str, TableBuilder], policy: Callable[..., str]
 ) -> None:
@@ -222,7 +265,7 @@ def test_commits_are_counted_for_each_table(
             await eventually(lambda: rows(state) == [[2, 1, 1, None]] * 2)
             lake["b"].commit(WRITE)
             await eventually(lambda: told(events) == {"b": [(1, 3)]})
-            await eventually(lambda: [3, 3, 0, None] in rows(state))
+            await eventually(lambda: [3, 3, 0, None, 1] in rows(state))
         lake["a"].commit(WRITE)
         async with running(watcher(path, state, min_commits=2).run()) as events:
             await eventually(lambda: told(events) == {"a": [(1, 3)]})

@@ -1,0 +1,128 @@
+"""Versions of tables that were announced, and with which no run has dealt yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from delta_maintenance import clock
+from delta_maintenance_airflow.settings import assessment_store, leases
+from delta_maintenance_airflow.triggers.commit_watcher import Seen
+from delta_maintenance_airflow.triggers.cursor import Position
+
+_BETWEEN_REVIEWS = timedelta(seconds=15)
+_MOST_AT_ONCE = 200
+"""The maximum number of tables in one review."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Announcement:
+    event: dict[str, Any]
+    position: Position
+    """The position of the watcher; `told` is the announced version."""
+    first_at: datetime
+    last_at: datetime
+    review_at: datetime
+    is_polled: bool = False
+    """Whether the table was polled since the last event."""
+
+
+class Announcements:
+    """The announced versions of tables, until runs have dealt with them.
+
+    An event is not work: Airflow drops an event that arrives while an earlier one waits for a run
+    (apache/airflow#56050), and a task leaves a table alone that another task changes. Runs state in
+    the folder of assessments with which version they have dealt. Any later version is announced
+    again: a minute after the last task wrote to that folder, and otherwise after growing pauses.
+    """
+
+    def __init__(self, now: Callable[[], datetime] = clock.now) -> None:
+        self._now = now
+        self._open: dict[str, _Announcement] = {}
+
+    def record(self, name: str, seen: Seen) -> Position:
+        """Notes the result of a poll of a table, or the event that was sent. Returns the position
+        to store.
+        """
+        now, event, announced = self._now(), seen.event, self._open.get(name)
+        if event is not None and event["status"] == "changed":
+            if announced is not None and announced.position.told == seen.position.told:
+                announced.last_at, announced.is_polled = now, False
+            else:
+                # Another table at the address begins with lower versions.
+                if announced is not None and announced.position.told < seen.position.told:
+                    event = {**event, "from_version": announced.event["from_version"]}
+                announced = self._open[name] = _Announcement(
+                    event=event,
+                    position=seen.position,
+                    first_at=now,
+                    last_at=now,
+                    review_at=now + _BETWEEN_REVIEWS,
+                )
+        if announced is None:
+            return replace(seen.position, maintained=None)
+        announced.is_polled |= event is None
+        announced.position = seen.position
+        return replace(seen.position, maintained=announced.event["from_version"])
+
+    async def overdue(self, uris: Mapping[str, str]) -> dict[str, Seen]:
+        """Returns the events to send again, by the name of the table.
+
+        `uris` are the addresses of the watched tables; others are forgotten. Raises errors of the
+        folder of assessments.
+        """
+        now = self._now()
+        self._open = {name: each for name, each in self._open.items() if name in uris}
+        by_review = sorted(self._open.items(), key=lambda one: one[1].review_at)
+        some = dict(one for one in by_review[:_MOST_AT_ONCE] if one[1].review_at <= now)
+        for announced in some.values():
+            announced.review_at = now + _BETWEEN_REVIEWS
+        if not some:
+            return {}
+        # In a thread of asgiref: Airflow serves connections to no other threads.
+        review = sync_to_async(_review, thread_sensitive=False)
+        maintained, repeated = await review(some, uris, now)
+        # A later version may have been announced in the meantime.
+        current = {name for name, each in some.items() if self._open.get(name) is each}
+        for name in current & maintained:
+            del self._open[name]
+        return {name: Seen(some[name].position, some[name].event) for name in current & repeated}
+
+
+def _review(
+    announcements: Mapping[str, _Announcement], uris: Mapping[str, str], now: datetime
+) -> tuple[set[str], set[str]]:
+    """Returns the tables with whose versions runs have dealt, and those to announce again."""
+    # Imported here because both load PyArrow, which would slow down Dag parsing.
+    from delta_maintenance.operations.watch import repeat_after
+    from delta_maintenance_airflow.policy_work import entry_of
+
+    maintained, repeated = set[str](), set[str]()
+    store = assessment_store()
+    try:
+        written_at = store.last_written_at()
+        if written_at is None:
+            # The tasks use another folder, which the triggerer cannot reach, so nothing is known.
+            return maintained, repeated
+        is_quiet = now - written_at >= repeat_after(timedelta())
+        for name, announced in announcements.items():
+            entry = entry_of(store, uris[name], name)
+            run = entry.maintained if entry is not None else None
+            position = announced.position
+            if run is not None and run.covers(
+                position.told, newest=position.version, announced_at=announced.first_at
+            ):
+                maintained.add(name)
+                continue
+            pause = now - announced.last_at
+            ripe = pause >= repeat_after(now - announced.first_at)
+            ripe |= is_quiet and announced.last_at <= written_at
+            if ripe and announced.is_polled and not leases(store).is_held(uris[name]):
+                repeated.add(name)
+    finally:
+        store.close()
+    return maintained, repeated
