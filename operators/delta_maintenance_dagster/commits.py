@@ -7,11 +7,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance_dagster.new_tables import NewTables
@@ -42,6 +44,12 @@ class Position:
     """Ranges of commits, ends included, that may have changed data and were not read yet."""
     half_read: int | None = None
     """A commit among these whose first bytes did not decide."""
+    attempt: int = 0
+    """The number of requests for that version; 0 when a run has succeeded."""
+    first_at: float = 0.0
+    """The time of the first of these requests, in seconds since 1970."""
+    again_at: float = 0.0
+    """The time of the next look whether a run has succeeded."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Self:
@@ -50,6 +58,22 @@ class Position:
         assert isinstance(ranges, list | tuple)
         unread = tuple((int(low), int(high)) for low, high in ranges)
         return cls(**{**value, "unread": unread})  # type: ignore[arg-type]
+
+    def requesting(self, version: int, *, at: datetime) -> Self:
+        """Returns the state after a request for a version."""
+        # Imported here because it loads NumPy; definitions must load fast.
+        from delta_maintenance.operations.watch import repeat_after
+
+        is_new = not self.attempt or version != self.requested
+        first_at = at.timestamp() if is_new else self.first_at
+        pause = repeat_after(timedelta(seconds=at.timestamp() - first_at))
+        return replace(
+            self,
+            requested=version,
+            attempt=1 if is_new else self.attempt + 1,
+            first_at=first_at,
+            again_at=(at + pause).timestamp(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +221,12 @@ def _known_version(instance: dg.DagsterInstance, table: DeltaTable) -> int | Non
 
 _PARALLEL = 16
 _SHOWN = 3
+_MOST_REVIEWED = 50
+"""The maximum number of tables for which one tick asks Dagster about their last runs."""
+_BETWEEN_REVIEWS = timedelta(minutes=1)
+_LONGEST_RUN = timedelta(days=1)
+"""The age at which an unfinished run counts as lost, because Dagster may not notice its end."""
+_TABLE_TAG = "delta/table"
 
 
 class CommitSensor(dg.Model, dg.Resolvable):
@@ -240,7 +270,8 @@ def build_commit_sensor(
     version; a run is requested after `min_commits` versions since the last request. Maintenance
     commits request no run: OPTIMIZE, VACUUM and similar ones of any engine, and all commits of this
     library. A tick makes at most two requests to the store per table. A version has one run key,
-    even with several sensors, a restarted daemon or a repeated tick.
+    even with several sensors, a restarted daemon or a repeated tick. Runs are requested again, with
+    other keys and after growing pauses, until one has succeeded.
 
     Off by default.
     """
@@ -255,7 +286,7 @@ def build_commit_sensor(
         description="Requests maintenance of Delta tables whose data changed.",
     )
     def commits(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        positions = Positions(context.cursor)
+        positions, now = Positions(context.cursor), clock.now()
         problems: list[str] = []
         moved: list[tuple[DeltaTable, int]] = []
         requests: list[dg.RunRequest] = []
@@ -268,8 +299,11 @@ def build_commit_sensor(
                 moved.append((table, seen.data_version))
                 if position.requested < 0 or position.version - position.requested >= min_commits:
                     requests.append(_request(table, seen.data_version))
-                    position = replace(position, requested=position.version)
+                    position = position.requesting(position.version, at=now)
             positions[table.uri] = position
+        for table, position in _overdue(tables, positions, now):
+            positions[table.uri], request = _review(context.instance, table, position, now)
+            requests += [request] if request is not None else []
         for problem in problems:
             context.log.warning(problem)
         new = new_tables.text() if new_tables is not None else None
@@ -316,11 +350,41 @@ def _polls(
         return [*zip(tables, pool.map(one, tables, stores), strict=True)]
 
 
-def _request(table: DeltaTable, version: int) -> dg.RunRequest:
+def _overdue(
+    tables: Sequence[DeltaTable], positions: Positions, now: datetime
+) -> list[tuple[DeltaTable, Position]]:
+    """Returns the tables with a requested version to look after, the longest overdue first."""
+    all_of_them = ((table, positions[table.uri]) for table in tables)
+    overdue = [
+        (table, position)
+        for table, position in all_of_them
+        if position is not None and position.attempt and position.again_at <= now.timestamp()
+    ]
+    return sorted(overdue, key=lambda one: one[1].again_at)[:_MOST_REVIEWED]
+
+
+def _review(
+    instance: dg.DagsterInstance, table: DeltaTable, position: Position, now: datetime
+) -> tuple[Position, dg.RunRequest | None]:
+    """Requests another run if none since the first request has succeeded or is under way."""
+    # SQLite keeps the times of runs in whole seconds.
+    since = datetime.fromtimestamp(position.first_at // 1 - 1, UTC)
+    runs = dg.RunsFilter(tags={_TABLE_TAG: table.policy.name}, created_after=since)
+    for record in instance.get_run_records(runs, limit=1):
+        if record.dagster_run.is_success:
+            return replace(position, attempt=0), None
+        if not record.dagster_run.is_finished and now - record.create_timestamp < _LONGEST_RUN:
+            return replace(position, again_at=(now + _BETWEEN_REVIEWS).timestamp()), None
+    position = position.requesting(position.requested, at=now)
+    return position, _request(table, position.requested, attempt=position.attempt)
+
+
+def _request(table: DeltaTable, version: int, *, attempt: int = 1) -> dg.RunRequest:
+    key = f"{table.uri}@{version}"
     return dg.RunRequest(
-        run_key=f"{table.uri}@{version}",
+        run_key=key if attempt == 1 else f"{key}#{attempt}",
         asset_selection=[table.maintenance_key],
-        tags={"delta/table": table.policy.name, "delta/version": str(version)},
+        tags={_TABLE_TAG: table.policy.name, "delta/version": str(version)},
     )
 
 

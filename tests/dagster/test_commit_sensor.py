@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
@@ -24,18 +26,31 @@ class Ticks:
     """A sensor and its cursor, as the daemon keeps it."""
 
     def __init__(self, definitions: dg.Definitions, instance: dg.DagsterInstance) -> None:
-        self._definitions = definitions
-        self._instance = instance
+        self.definitions = definitions
+        self.instance = instance
         self._sensor = definitions.resolve_sensor_def("delta_maintenance_commits")
         self.cursor: str | None = None
 
     def __call__(self) -> Any:
         context = dg.build_sensor_context(
-            instance=self._instance, definitions=self._definitions, cursor=self.cursor
+            instance=self.instance, definitions=self.definitions, cursor=self.cursor
         )
         done = self._sensor.evaluate_tick(context)
         self.cursor = done.cursor
         return done
+
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        """Executes a requested run."""
+        return self.definitions.resolve_job_def("delta_maintenance").execute_in_process(
+            instance=self.instance,
+            tags=request.tags,
+            raise_on_error=False,
+        )
+
+    def create_run(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> dg.DagsterRun:
+        """Creates a run without its process."""
+        job = self.definitions.resolve_job_def("delta_maintenance")
+        return self.instance.create_run_for_job(job, tags=request.tags, status=status)
 
 
 @pytest.fixture
@@ -291,3 +306,116 @@ def test_a_manual_observation_has_the_same_data_version(
     table.commit([add("new.parquet")])
     table.commit(maintenance("OPTIMIZE"))
     assert observe() == "11"
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
+    """Moves the clock."""
+    start, moved = clock.now(), [timedelta()]
+
+    def move(time: timedelta) -> None:
+        moved[0] += time
+
+    monkeypatch.setattr(clock, "now", lambda: start + moved[0])
+    return move
+
+
+Later = Callable[[timedelta], None]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def patient(table: TableBuilder, uri: str, load: Load, instance: dg.DagsterInstance) -> Ticks:
+    """A sensor whose runs write checkpoints, and are not retried by Dagster."""
+    tables = [{"uri": uri, "key": "lake/events", "checkpoint": {"max_commits": 1}}]
+    execution = {"retry_policy": {"max_retries": 0, "delay": 0}}
+    return Ticks(load(tables=tables, execution=execution), instance)
+
+
+def keys(tick: Any) -> list[str]:
+    return [request.run_key for request in tick.run_requests]
+
+
+@pytest.mark.parametrize("end", ["never-started", "cancelled", "store-down"])
+def test_a_run_that_did_not_maintain_the_table_is_requested_again(
+    patient: Ticks,
+    table: TableBuilder,
+    uri: str,
+    later: Later,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+) -> None:
+    (request,) = patient().run_requests
+    match end:
+        case "cancelled":
+            patient.create_run(request, dg.DagsterRunStatus.CANCELED)
+        case "store-down":
+
+            def down(*_: object, **__: object) -> None:
+                raise StorageError("the store is down")
+
+            with monkeypatch.context() as broken:
+                broken.setattr(LocalStore, "list_from", down)
+                assert not patient.run(request).success
+    assert keys(patient()) == []
+    later(MINUTE)
+    again = patient()
+    assert keys(again) == [f"{uri}@9#2"]
+    assert again.run_requests[0].asset_selection == [MAINTENANCE]
+    assert patient.run(again.run_requests[0]).success
+    # Neither later nor after commits of maintenance is there another one.
+    table.commit(maintenance("OPTIMIZE"))
+    for _ in range(5):
+        later(timedelta(hours=1))
+        assert keys(patient()) == []
+    table.commit([add("new.parquet")])
+    assert keys(patient()) == [f"{uri}@11"]
+
+
+def test_runs_are_requested_ever_less_often_until_one_maintains_the_table(
+    patient: Ticks, later: Later
+) -> None:
+    patient()
+    requested = 0
+    for _ in range(120):
+        later(MINUTE)
+        requested += len(keys(patient()))
+    assert 5 < requested < 15
+    later(timedelta(hours=1))
+    assert len(keys(patient())) == 1
+
+
+def test_a_run_under_way_is_waited_for(patient: Ticks, uri: str, later: Later) -> None:
+    (request,) = patient().run_requests
+    run = patient.create_run(request, dg.DagsterRunStatus.STARTED)
+    for _ in range(6):
+        later(timedelta(hours=1))
+        assert keys(patient()) == []
+    patient.instance.report_run_failed(run)
+    later(MINUTE)
+    (request,) = patient().run_requests
+    assert request.run_key == f"{uri}@9#2"
+    # Its process is lost, and Dagster does not notice.
+    patient.create_run(request, dg.DagsterRunStatus.STARTED)
+    later(timedelta(hours=25))
+    assert keys(patient()) == [f"{uri}@9#3"]
+
+
+def test_a_failing_table_is_tried_once_an_hour(
+    patient: Ticks, table: TableBuilder, uri: str, later: Later
+) -> None:
+    (request,) = patient().run_requests
+    damaged = Path(uri) / "_delta_log" / table.names()[3]
+    contents = damaged.read_bytes()
+    damaged.unlink()
+    assert not patient.run(request).success
+    later(timedelta(days=1))
+    (request,) = patient().run_requests
+    later(timedelta(minutes=59))
+    assert keys(patient()) == []
+    later(MINUTE)
+    assert keys(patient()) == [f"{uri}@9#3"]
+    damaged.write_bytes(contents)
+    assert patient.run(request).success
+    later(timedelta(days=1))
+    assert keys(patient()) == []
