@@ -73,6 +73,8 @@ REFUSED = {
 }
 """The verbs that refuse a table, by kind."""
 ELSEWHERE = {
+    # Of catalog-managed tables, to which no verb writes.
+    "lost-commit",
     # An earlier commit, on which the latest version does not depend.
     "in-commit-timestamp",
     # Files of the log that repeat others.

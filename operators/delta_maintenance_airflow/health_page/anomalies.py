@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.operations.health.models import BACKLOG_COMMITS, TableHealth
 from delta_maintenance_airflow.health_page.rows import TableRow
 
 Tier = Literal["critical", "warning", "healthy", "unknown"]
@@ -32,8 +32,6 @@ class Anomaly:
 NO_CHECKPOINT_COMMITS = 100
 OLD_CHECKPOINT_COMMITS = 500
 """As the alert `DeltaCheckpointsMissing`."""
-BACKLOG_COMMITS = 10
-"""The number of unpublished commits at which Unity Catalog refuses further ones."""
 REPLAY_BYTES = 256 << 20
 DELETED_ROWS_SHARE = 0.1
 SMALL_SHARE, SMALL_FILES = 0.5, 100
@@ -116,8 +114,8 @@ ANOMALIES: tuple[Anomaly, ...] = (
         key="publication-backlog",
         title="Publication backlog",
         tier="critical",
-        meaning=f"{BACKLOG_COMMITS} or more commits of the catalog are not published",
-        holds=_of_health(lambda health: (health.unpublished_commits or 0) >= BACKLOG_COMMITS),
+        meaning=f"{BACKLOG_COMMITS} or more commits are not reported to the catalog as published",
+        holds=_of_health(lambda health: (health.unreported_commits or 0) >= BACKLOG_COMMITS),
     ),
     Anomaly(
         key="no-checkpoint",

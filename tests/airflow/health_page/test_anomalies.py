@@ -47,7 +47,7 @@ def key(found: TableRow) -> str | None:
 @pytest.mark.parametrize(
     ("anomaly", "has", "has_not"),
     [
-        ("publication-backlog", {"unpublished_commits": 10}, {"unpublished_commits": 9}),
+        ("publication-backlog", {"unreported_commits": 8}, {"unreported_commits": 7}),
         (
             "no-checkpoint",
             {"checkpoint_version": None, "commits_since_checkpoint": 101},

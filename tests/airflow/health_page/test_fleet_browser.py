@@ -62,7 +62,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         troubled: dict[str, dict[str, Any]] = {
             "clicks_raw": {"checkpoint_version": None, "commits_since_checkpoint": 2_412},
             "sessions_raw": {"commits_since_checkpoint": 731},
-            "events_raw": {"unpublished_commits": 14},
+            "events_raw": {"unreported_commits": 9},
             "payments_raw": {"bytes_to_open": 640 << 20, **few},
             "carts": {"deleted_rows_share": 0.31},
             "returns_raw": {**few, "reclaimable_bytes": 3 << 40},

@@ -11,7 +11,12 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    RefusedError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from delta_maintenance.operations.fsck.archived_log import (
     UnretrievedLog,
     archived_log_files,
@@ -39,6 +44,7 @@ from delta_maintenance.operations.fsck.checks.log import (
     check_hadoop_checksums,
     check_mapping,
     check_names,
+    check_stated_version,
 )
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.checks.row_ids import (
@@ -57,6 +63,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data import row_counts
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.segment import latest_version
@@ -210,13 +217,14 @@ class _Attempt:
         inventory = take_inventory(store)
         listing = inventory.listing
         archived = self._set_aside_archived(inventory)
-        store = self.table.store
+        managed, store = store, self.table.store
         last = latest_version(listing)
         snapshot = self._open(last)
         if last is None:
             last = max(listing.commits, default=-1)
         history = read_history(store, listing, last, findings, progress=self.progress)
-        check_gaps(listing, last, history, findings)
+        check_stated_version(managed, last, findings)
+        check_gaps(managed, listing, last, history, findings)
         check_names(inventory, findings, now=self.now)
         check_hadoop_checksums(store, inventory, findings)
         check_hint(store, inventory, findings)
@@ -265,6 +273,8 @@ class _Attempt:
             return self.table.snapshot(version=version)
         except VanishedFileError:
             raise
+        except VersionNotFoundError as error:
+            raise VanishedFileError(error.problem, file=LOG_DIRECTORY) from error
         except CorruptTableError as error:
             self._unreadable(error)
             return None

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import shortened
 from delta_maintenance.operations.fsck.options import Finding, Severity
 from delta_maintenance.protocol.schema.data_columns import ADD_WIDENING
+from delta_maintenance.table.read.managed_log import LOST_COMMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ KINDS: Mapping[str, FindingKind] = {
     "log-gap": FindingKind(
         "corrupt", "restore the missing commits from a backup; until then, open an older version"
     ),
+    "lost-commit": FindingKind("corrupt", LOST_COMMIT),
     "history-gap": FindingKind(
         "warning",
         "no action is needed to read the newest version; clean-log deletes the older history",

@@ -18,6 +18,10 @@ from delta_maintenance.operations.holds.options import KeptVersion
 _WIDTH = 40
 """The number of characters of the longest bar."""
 _DAYS = 14
+BACKLOG_COMMITS = 8
+"""The number of commits not reported as published from which on a backlog is a warning."""
+MOST_UNREPORTED = 10
+"""The number of them at which Unity Catalog refuses further commits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +198,8 @@ class TableHealth(Shown, Record):
     unpublished_commits: int | None = None
     """Commits that the catalog of a catalog-managed table ratified and that are not published yet;
     None for other tables, and if the table was opened without its catalog."""
+    unreported_commits: int | None = None
+    """Commits that the catalog does not know to be published, and counts; None as above."""
     kept_versions: tuple[KeptVersion, ...] = ()
     """The kept versions in the log, including those that have ended."""
     warnings: tuple[str, ...] = ()
@@ -252,7 +258,11 @@ def _log(health: TableHealth) -> Iterator[tuple[str, object]]:
         ],
     )
     if health.unpublished_commits is not None:
-        yield "publication backlog", count_text(health.unpublished_commits, "commit")
+        yield (
+            "publication backlog",
+            f"{count_text(health.unpublished_commits, 'commit')} not published, "
+            f"{health.unreported_commits or 0} not reported to the catalog as published",
+        )
     if health.expired_log_files:
         expired = count_text(health.expired_log_files, "file")
         yield "behind its retention", f"{expired} ({size_text(health.expired_log_bytes)})"

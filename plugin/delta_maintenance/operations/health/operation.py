@@ -23,6 +23,8 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.clean_log.options import LEAST_RETENTION as LEAST_LOG_RETENTION
 from delta_maintenance.operations.health.commit_history import commit_series
 from delta_maintenance.operations.health.models import (
+    BACKLOG_COMMITS,
+    MOST_UNREPORTED,
     LogFiles,
     LogFilesKind,
     MaintenanceSeen,
@@ -108,6 +110,7 @@ def measure(
         )
         store = snapshot.log.store
         unpublished = store.unpublished() if isinstance(store, ManagedStore) else None
+        unreported = len(store.state.commits) if isinstance(store, ManagedStore) else None
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
     kept, unreadable = _kept_versions(store)
@@ -124,6 +127,7 @@ def measure(
         commits=series.points,
         maintenance=series.maintenance,
         unpublished_commits=unpublished,
+        unreported_commits=unreported,
         kept_versions=kept,
         warnings=(
             *snapshot.warnings,
@@ -131,6 +135,7 @@ def measure(
             *series.warnings,
             *unreadable,
             *_unasked_clean_up(snapshot, inventory),
+            *_backlog(unreported or 0),
         ),
     )
 
@@ -169,6 +174,15 @@ def _unasked_clean_up(snapshot: Snapshot, inventory: LogInventory) -> Iterator[s
         f"another writer deleted the commits before version {oldest}, {permitted}; Delta Spark up "
         "to 4.4.0 cleans up the logs of catalog-managed tables after its checkpoints"
     )
+
+
+def _backlog(unreported: int) -> Iterator[str]:
+    if unreported >= BACKLOG_COMMITS:
+        yield (
+            f"{unreported} commits are not reported to the catalog as published; Unity Catalog "
+            f"refuses further ones if there are {MOST_UNREPORTED}: find out why the writers of the "
+            "table do not publish and report them"
+        )
 
 
 def _log(snapshot: Snapshot, inventory: LogInventory) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any
 from delta_maintenance import clock
 from delta_maintenance.errors import (
     CorruptTableError,
+    InvalidRequestError,
     NotADeltaTableError,
     OversizedFileError,
     VersionNotFoundError,
@@ -286,3 +287,25 @@ def _recorded_time(store: Store, entry: LogEntry) -> int | None:
 
 def _in_commit_time(store: Store, entry: LogEntry) -> int:
     return in_commit_time(store, entry, remedy="find the cause before you delete log files")
+
+
+def millis_of(timestamp: datetime | str | int) -> int:
+    """Returns an instant in milliseconds since 1970-01-01 UTC.
+
+    `InvalidRequestError` for a text that is not ISO 8601, and for a time without a zone.
+    """
+    if isinstance(timestamp, int):
+        return timestamp
+    if isinstance(timestamp, str):
+        try:
+            timestamp = datetime.fromisoformat(timestamp)
+        except ValueError:
+            raise InvalidRequestError(
+                f"{timestamp!r} is not a timestamp",
+                remedy="give ISO 8601, such as 2026-01-31T12:00:00Z",
+            ) from None
+    if timestamp.tzinfo is None:
+        raise InvalidRequestError(
+            f"{timestamp.isoformat()} has no time zone", remedy="add one, such as Z for UTC"
+        )
+    return clock.epoch_millis(timestamp)

@@ -4,7 +4,7 @@ Implements "Reading Catalog-managed Tables". The catalog names the latest versio
 that it ratified and that may not be published yet. Their staged files take the place of published
 files of the same versions, and files above the latest version do not exist for readers. The state
 is requested before the log is listed, so a commit that the catalog no longer names is in the
-listing.
+listing. If it is not, it is lost: catalogs do not check what they are told of a commit.
 
 Nothing can be written through such a store, because only the catalog commits.
 """
@@ -15,12 +15,13 @@ import heapq
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import BinaryIO, NoReturn, TypeVar
 
-from delta_maintenance.catalogs.models import CatalogTable, ManagedState
+from delta_maintenance.catalogs.models import CatalogTable, ManagedCommit, ManagedState
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.vending import catalog_of
-from delta_maintenance.errors import CatalogError, UnsupportedFeatureError
+from delta_maintenance.errors import CatalogError, CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.delta_log.file_names import (
     STAGED_COMMIT_DIRECTORY,
     LogFileKind,
@@ -34,6 +35,14 @@ from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 T = TypeVar("T")
 
+LOST_COMMIT = (
+    "find out from the writer of the commit which staged file it committed, and let it publish "
+    "that file under the name of the commit; until then, open an older version"
+)
+"""The remedy for a commit that the catalog states and that has no file."""
+_MOST_NAMED = 3
+"""The number of staged files that a message names."""
+
 
 class ManagedStore(WrappedStore):
     """A store whose log is that of the catalog. Thread-safe, as the store behind it.
@@ -46,6 +55,8 @@ class ManagedStore(WrappedStore):
         self._ask = state
         self._lock = threading.Lock()
         self._state: ManagedState | None = None
+        self._unreadable: frozenset[ManagedCommit] = frozenset()
+        """Ratified commits for which neither a staged nor a published file was found."""
 
     @property
     def state(self) -> ManagedState:
@@ -64,19 +75,53 @@ class ManagedStore(WrappedStore):
         listed = self._store.list_from(LOG_DIRECTORY, version_prefix(min(versions)))
         return len(names - {status.path.rpartition("/")[2] for status in listed})
 
+    def lost_commit(self, newest: int) -> CorruptTableError | None:
+        """Returns the error for a log that ends at the version `newest` although the catalog states
+        a later one; None if the later version was only committed since the log was listed.
+        """
+        stated = self.state.latest_version
+        if stated <= newest or self.stat(_commit_path(stated)) is not None:
+            return None
+        return CorruptTableError(
+            f"the catalog states version {stated}, but the log ends at version {newest}; "
+            f"{self.staged_files(newest + 1, stated)}",
+            version=stated,
+            file=_commit_path(newest + 1),
+            remedy=LOST_COMMIT,
+        )
+
+    def staged_files(self, first: int, last: int) -> str:
+        """Returns a clause that names the staged files of some versions."""
+        folder = f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}"
+        files = (
+            parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
+            for status in self._store.list_from(folder, version_prefix(first))
+            if status.path < f"{folder}/{version_prefix(last + 1)}"
+        )
+        staged = (file.name for file in files if file.kind is LogFileKind.STAGED_COMMIT)
+        names = [*islice(staged, _MOST_NAMED + 1)]
+        if not names:
+            return "there is no staged file that could be the missing commit"
+        more = " and others" if len(names) > _MOST_NAMED else ""
+        return f"staged files that could be it: {', '.join(names[:_MOST_NAMED])}{more}"
+
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         if directory != LOG_DIRECTORY:
             return self._store.list_from(directory, start)
         state = self._ask()
+        unreadable = frozenset(
+            commit for commit in self._unreadable if self._store.stat(_staged_path(commit)) is None
+        )
         with self._lock:
-            self._state = state
+            self._state, self._unreadable = state, unreadable
         staged = [
             FileStatus(
-                path=f"{LOG_DIRECTORY}/{commit_name(each.version)}",
-                size=each.size,
-                modified_ms=each.modified_ms,
+                path=_commit_path(commit.version),
+                size=commit.size,
+                modified_ms=commit.modified_ms,
             )
-            for each in state.commits
+            for commit in state.commits
+            if commit not in unreadable
         ]
         ratified = {status.path for status in staged}
         published = (
@@ -88,7 +133,9 @@ class ManagedStore(WrappedStore):
         return heapq.merge(published, wanted, key=lambda status: status.path)
 
     def stat(self, path: str) -> FileStatus | None:
-        found = self._store.stat(self._staged(path) or path) or self._store.stat(path)
+        commit = self._ratified(path)
+        staged = None if commit is None else self._store.stat(_staged_path(commit))
+        found = staged or self._store.stat(path)
         return found and replace(found, path=path)
 
     def read(self, path: str) -> bytes:
@@ -105,26 +152,31 @@ class ManagedStore(WrappedStore):
 
     def _published_instead(self, read: Callable[[str], T], path: str) -> T:
         """Reads the staged file of a commit; the published one if it was cleaned up since."""
-        staged = self._staged(path)
-        if staged is not None:
-            try:
-                return read(staged)
-            except FileNotFoundError:
-                pass
-        return read(path)
+        commit = self._ratified(path)
+        if commit is None:
+            return read(path)
+        try:
+            return read(_staged_path(commit))
+        except FileNotFoundError:
+            pass
+        try:
+            return read(path)
+        except FileNotFoundError:
+            # The next listing ends before it, unless it is published until then.
+            with self._lock:
+                self._unreadable |= {commit}
+            raise
 
-    def _staged(self, path: str) -> str | None:
-        """Returns the path of the staged file for that of a commit; None if there is none."""
+    def _ratified(self, path: str) -> ManagedCommit | None:
+        """Returns the ratified commit at the path of a published one; None if there is none."""
         directory, _, name = path.rpartition("/")
         if directory != LOG_DIRECTORY:
             return None
         file = parse_log_file_name(name)
         if file.kind is not LogFileKind.COMMIT:
             return None
-        for commit in self.state.commits:
-            if commit.version == file.version:
-                return f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
-        return None
+        commits = self.state.commits
+        return next((commit for commit in commits if commit.version == file.version), None)
 
     def _refuse(self, path: str) -> NoReturn:
         raise UnsupportedFeatureError(
@@ -145,6 +197,15 @@ def managed_log(
     return ManagedStore(store, _StateOf(reference))
 
 
+def require_stated_version(store: Store, newest: int) -> None:
+    """Raises `CorruptTableError` if the log ends at the version `newest` although the catalog of
+    the table states a later one.
+    """
+    lost = store.lost_commit(newest) if isinstance(store, ManagedStore) else None
+    if lost is not None:
+        raise lost
+
+
 class _StateOf:
     """Asks the catalog of a reference for the state of its table."""
 
@@ -161,9 +222,17 @@ class _StateOf:
             raise CatalogError(
                 "the catalog does not state the commits of the table",
                 table=str(self._reference.name),
-                remedy="use an engine that its catalog supports",
+                remedy="report the version of the catalog; this release cannot read the table",
             )
         return state
+
+
+def _commit_path(version: int) -> str:
+    return f"{LOG_DIRECTORY}/{commit_name(version)}"
+
+
+def _staged_path(commit: ManagedCommit) -> str:
+    return f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
 
 
 def _is_above(path: str, latest: int) -> bool:

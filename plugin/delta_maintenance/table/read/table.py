@@ -9,7 +9,6 @@ from functools import partial
 
 from delta_maintenance.catalogs.locate import Located, locate
 from delta_maintenance.catalogs.models import Access
-from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -38,13 +37,18 @@ from delta_maintenance.table.read.history import (
     CommitEntry,
     InCommitTimes,
     commit_history,
+    millis_of,
     read_commit_info,
     version_at,
 )
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_listed, relisting
 from delta_maintenance.table.read.log_reader import LogTail, compaction_problem
 from delta_maintenance.table.read.log_view import LogView, SnapshotState, VanishedFileError
-from delta_maintenance.table.read.managed_log import ManagedStore, managed_log
+from delta_maintenance.table.read.managed_log import (
+    ManagedStore,
+    managed_log,
+    require_stated_version,
+)
 from delta_maintenance.table.read.segment import (
     LogListing,
     LogSegment,
@@ -128,7 +132,7 @@ class Table:
             raise InvalidRequestError("give a version or a timestamp, not both")
         try:
             if timestamp is not None:
-                instant = _millis(timestamp)
+                instant = millis_of(timestamp)
                 version = _relisting(lambda: version_at(self.store, instant, self._in_commit_times))
             return self._snapshot(version)
         except DeltaMaintenanceError as error:
@@ -156,6 +160,7 @@ class Table:
             if listing is not None and listing.commits:
                 segment = segment_after(snapshot.log.segment, listing)
             if segment is not None:
+                require_stated_version(self.store, segment.version)
                 return self._followed(snapshot, segment)
         except FileNotFoundError:
             # A commit was deleted after the listing.
@@ -270,15 +275,22 @@ class Table:
     def _segment(self, version: int | None, first: int, avoid: frozenset[str]) -> LogSegment:
         if first:
             try:
-                listing = list_log(self.store, first_version=first)
-                return choose_segment(listing, version, avoid=avoid)
+                return self._chosen(list_log(self.store, first_version=first), version, avoid)
             except _NO_SUCH_STATE:
                 # The hint may be wrong or ahead of its checkpoint: list the whole log.
                 pass
         listing = list_log(self.store)
         if not listing.commits and not listing.checkpoints:
             self._require_log(listing)
-        return choose_segment(listing, version, avoid=avoid)
+        return self._chosen(listing, version, avoid)
+
+    def _chosen(
+        self, listing: LogListing, version: int | None, avoid: frozenset[str]
+    ) -> LogSegment:
+        segment = choose_segment(listing, version, avoid=avoid)
+        if version is None:
+            require_stated_version(self.store, segment.version)
+        return segment
 
     def _require_log(self, listing: LogListing) -> None:
         if listing.incomplete:
@@ -477,21 +489,3 @@ _UNASKED_CATALOG = (
 
 def _passed_over(file: str | None, problem: str) -> str:
     return f"skipped {file}: {problem}"
-
-
-def _millis(timestamp: datetime | str | int) -> int:
-    if isinstance(timestamp, int):
-        return timestamp
-    if isinstance(timestamp, str):
-        try:
-            timestamp = datetime.fromisoformat(timestamp)
-        except ValueError:
-            raise InvalidRequestError(
-                f"{timestamp!r} is not a timestamp",
-                remedy="give ISO 8601, such as 2026-01-31T12:00:00Z",
-            ) from None
-    if timestamp.tzinfo is None:
-        raise InvalidRequestError(
-            f"{timestamp.isoformat()} has no time zone", remedy="add one, such as Z for UTC"
-        )
-    return epoch_millis(timestamp)

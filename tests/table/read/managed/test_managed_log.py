@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.catalogs.models import ManagedCommit, ManagedState
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
 from delta_maintenance.operations.core.context import RunContext
@@ -18,105 +17,9 @@ from delta_maintenance.operations.health import measure
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, commit_info, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder, log_text
-
-_LOG = "_delta_log"
-
-
-class Managed:
-    """A catalog-managed table, its catalog, and a model of both."""
-
-    def __init__(self) -> None:
-        self.store = MemoryStore()
-        self.builder = TableBuilder(self.store)
-        self.listed: list[ManagedCommit] = []
-        self.latest = 0
-        self.published = 0
-        self.allowed: frozenset[str] = frozenset()
-        self.meanwhile: list[Callable[[], None]] = []
-        protocol = features(
-            "catalogManaged",
-            "deletionVectors",
-            "vacuumProtocolCheck",
-            writer_only=["inCommitTimestamp"],
-        )
-        configuration = {"delta.enableInCommitTimestamps": "true"}
-        first = [_info(0), protocol, metadata(configuration=configuration), add("f0")]
-        self.builder.commit(first)
-
-    def ratify(self) -> None:
-        """The catalog accepts a commit, whose file is staged beside that of a loser."""
-        self.latest += 1
-        version = self.latest
-        data = log_text([_info(version), add(f"f{version}")])
-        name = f"{version:020}.{version:08}-0000-4000-8000-000000000000.json"
-        self.store.put(f"{_LOG}/_staged_commits/{name}", data)
-        loser = f"{version:020}.{version:08}-0000-4000-8000-0000000000ff.json"
-        self.store.put(f"{_LOG}/_staged_commits/{loser}", log_text([_info(1), add("loser")]))
-        self.listed.append(
-            ManagedCommit(
-                version=version,
-                file_name=name,
-                size=len(data),
-                modified_ms=version,
-                timestamp_ms=version,
-            )
-        )
-
-    def publish(self) -> None:
-        """The oldest commit that is not published gets its usual name."""
-        if self.published < self.latest:
-            self.published += 1
-            actions = [_info(self.published), add(f"f{self.published}")]
-            self.store.put(_path(self.published), log_text(actions))
-            self.builder.commits[self.published] = actions
-
-    def report(self) -> None:
-        """The catalog forgets the published commits."""
-        self.listed = [each for each in self.listed if each.version > self.published]
-
-    def clean(self) -> None:
-        """The staged files of published commits are deleted, even of those not reported yet."""
-        for status in [*self.store.list_from(f"{_LOG}/_staged_commits")]:
-            if int(status.path.rpartition("/")[2][:20]) <= self.published:
-                self.store.delete(status.path)
-
-    def checkpoint(self) -> None:
-        """Another writer makes a checkpoint of a published version."""
-        self.builder.checkpoint(self.published)
-
-    def rogue(self) -> None:
-        """A writer that ignores the catalog publishes a version above the latest."""
-        self.store.put(_path(self.latest + 1), log_text([_info(9), add("rogue")]))
-
-    def state(self) -> ManagedState:
-        answer = ManagedState(
-            table_id="id",
-            latest_version=self.latest,
-            commits=tuple(self.listed),
-            allowed_maintenance=self.allowed,
-        )
-        for action in self.meanwhile:
-            action()
-        self.meanwhile = []
-        return answer
-
-    def table(self) -> Table:
-        return Table(ManagedStore(self.store, self.state))
-
-
-def _info(version: int) -> dict[str, object]:
-    return commit_info(inCommitTimestamp=1_000 + version, txnId=f"txn-{version}")
-
-
-def _path(version: int) -> str:
-    return f"{_LOG}/{version:020}.json"
-
-
-def _live(table: Table) -> set[str]:
-    return {*table.snapshot().live_files()["path"].to_pylist()}
-
+from delta_maintenance.testing.actions import add
+from delta_maintenance.testing.table_builder import log_text
+from tests.support.tables.managed import LOG, Managed, commit_path, info, live_paths
 
 _ACTIONS = st.sampled_from(
     ["ratify", "ratify", "publish", "publish", "report", "clean", "rogue", "checkpoint"]
@@ -158,8 +61,8 @@ def test_a_snapshot_is_what_the_catalog_has_ratified(
 def test_a_staged_commit_beats_the_published_file_of_its_version() -> None:
     managed = Managed()
     managed.ratify()
-    managed.store.put(_path(1), log_text([_info(1), add("wrong")]))
-    assert _live(managed.table()) == {"f0", "f1"}
+    managed.store.put(commit_path(1), log_text([info(1), add("wrong")]))
+    assert live_paths(managed.table()) == {"f0", "f1"}
 
 
 @pytest.mark.conformance("CAT-03")
@@ -169,10 +72,10 @@ def test_the_status_of_a_commit_is_that_of_the_file_that_is_left() -> None:
     store = ManagedStore(managed.store, managed.state)
     for action in (lambda: None, managed.publish, managed.clean, managed.report):
         action()
-        status = store.stat(_path(1))
-        assert status is not None and status.path == _path(1)
-        assert status.size == len(store.read(_path(1)))
-    assert store.stat(_path(2)) is None
+        status = store.stat(commit_path(1))
+        assert status is not None and status.path == commit_path(1)
+        assert status.size == len(store.read(commit_path(1)))
+    assert store.stat(commit_path(2)) is None
 
 
 @pytest.mark.conformance("CAT-03")
@@ -180,8 +83,8 @@ def test_files_above_the_latest_version_do_not_exist() -> None:
     managed = Managed()
     managed.rogue()
     table = managed.table()
-    listed = [status.path for status in table.store.list_from(_LOG)]
-    assert listed == [_path(0)]
+    listed = [status.path for status in table.store.list_from(LOG)]
+    assert listed == [commit_path(0)]
     assert table.snapshot().version == 0
 
 
@@ -260,11 +163,29 @@ def test_health_counts_the_backlog_of_publication() -> None:
     now = instant(5_000)
     health = measure(managed.table().snapshot(), now=now)
     assert health.unpublished_commits == 3
-    assert health.facts()["publication backlog"] == "3 commits"
+    assert health.unreported_commits == 5
+    backlog = "3 commits not published, 5 not reported to the catalog as published"
+    assert health.facts()["publication backlog"] == backlog
     assert health.warnings == ()
     managed.report()
-    assert measure(managed.table().snapshot(), now=now).unpublished_commits == 3
+    health = measure(managed.table().snapshot(), now=now)
+    assert (health.unpublished_commits, health.unreported_commits) == (3, 3)
     assert measure(managed.builder.open().snapshot(), now=now).unpublished_commits is None
+
+
+def test_health_warns_before_the_catalog_refuses_further_commits() -> None:
+    managed = Managed()
+    for _ in range(7):
+        managed.ratify()
+        managed.publish()
+    assert measure(managed.table().snapshot(), now=instant(5_000)).warnings == ()
+    managed.ratify()
+    managed.publish()
+    # All are published, and none is reported.
+    health = measure(managed.table().snapshot(), now=instant(5_000))
+    assert (health.unpublished_commits, health.unreported_commits) == (0, 8)
+    [warning] = health.warnings
+    assert "8 commits are not reported" in warning and "if there are 10" in warning
 
 
 def test_health_names_clean_ups_that_nobody_asked_for() -> None:
@@ -272,7 +193,7 @@ def test_health_names_clean_ups_that_nobody_asked_for() -> None:
     managed.ratify()
     managed.publish()
     managed.builder.checkpoint()
-    managed.store.delete(_path(0))
+    managed.store.delete(commit_path(0))
     now = instant(5_000)
     [warning] = measure(managed.table().snapshot(), now=now).warnings
     assert warning.startswith("another writer deleted the commits before version 1, which its ")
