@@ -68,6 +68,9 @@ def find_tables(
     from delta_maintenance.policies.rediscovery import kept_tables
 
     found = discover(policy, storage_options=storage_options)
+    if before is not None:
+        patterns = (part for table in before.tables for part in table.rules_from)
+        found = found.without_tables_of(frozenset(patterns))
     for each in found.unlisted:
         if isinstance(each.error, InvalidRequestError):
             raise each.error

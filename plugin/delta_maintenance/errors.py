@@ -227,6 +227,18 @@ class AbsentTableError(CatalogError):
     usual_remedy = "correct the name in the policy, or remove it"
 
 
+class EmptyPatternError(DeltaMaintenanceError):
+    """A pattern of a policy matches no table, and did in an earlier run. Restore the rights, or
+    remove the pattern.
+    """
+
+    exit_status = 3
+    usual_remedy = (
+        "check the rights of the caller, the address and the pattern; if the tables were dropped, "
+        "remove the pattern from the policy, or acknowledge this"
+    )
+
+
 class CatalogUnavailableError(CatalogError):
     """A catalog does not answer, or answers that it cannot at present. Run again later."""
 

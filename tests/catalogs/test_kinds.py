@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from delta_maintenance.catalogs.models import Access, PassedOver
+from delta_maintenance.catalogs.http.gathering import AT_ONCE
+from delta_maintenance.catalogs.models import Access, Aspect, PassedOver
 from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError, InvalidRequestError
@@ -64,11 +65,36 @@ def test_owners_in_unity_catalog(unity: UnityServer) -> None:
         assert [table.owner for table in listed(catalog).tables] == ["team-a"]
 
 
-def test_names_of_unity_catalog_in_any_case(unity: UnityServer) -> None:
+def test_only_databricks_finds_names_in_any_case(unity: UnityServer) -> None:
     unity.add("main", "sales", "orders")
-    with open_catalog(unity.settings()) as catalog:
-        table = catalog.resolve(CatalogName.parse("uc://Main.Sales.ORDERS"))
-    assert str(table.name) == "uc://main.sales.orders"
+    name = CatalogName.parse("uc://Main.Sales.ORDERS")
+    with (
+        open_catalog(unity.settings()) as catalog,
+        pytest.raises(CatalogError, match="check the name and its case"),
+    ):
+        catalog.resolve(name)
+    with DatabricksServer().running() as databricks:
+        databricks.add("main", "sales", "orders")
+        with open_catalog(databricks.settings()) as catalog:
+            assert str(catalog.resolve(name).name) == "uc://main.sales.orders"
+
+
+def test_gravitino_without_authorization_has_no_owners() -> None:
+    with GravitinoServer().running() as server:
+        server.has_authorization = False
+        for number in range(40):
+            server.add("prod", "sales", f"t{number}")
+        server.tags["prod", "sales", "t1"] = {"tier": "gold"}
+        with open_catalog(server.settings(tags="true")) as catalog:
+            tables = listed(catalog).tables
+            server.requests.clear()
+            found = catalog.described(tables, frozenset(Aspect))
+        assert (len(found.tables), found.failures) == (40, ())
+        assert found.without == {Aspect.OWNER}
+        assert {table.owner for table in found.tables} == {None}
+        assert [table.name.table for table in found.tables if table.tags] == ["t1"]
+        # The other tables are not asked for.
+        assert sum("/owners/" in request for request in server.requests) <= AT_ONCE
 
 
 def test_deleted_tables_of_databricks_are_counted() -> None:

@@ -92,7 +92,7 @@ def test_other_things_are_counted(server: CatalogServer, catalog: Catalog) -> No
     server.add("prod", "sales", "unwanted")
     listing = listed(catalog, wanted=lambda parts: parts[-1] != "unwanted")
     assert _names(listing) == [f"{server.kind}://prod.sales.orders"]
-    assert listing.passed_over == {PassedOver.OTHER_FORMAT: 2, PassedOver.EXCLUDED: 1}
+    assert listing.passed_over == {PassedOver.OTHER_FORMAT: 2, PassedOver.NOT_IN_POLICY: 1}
     with pytest.raises(CatalogError, match="no Delta table"):
         catalog.resolve(CatalogName(server.kind, ("prod", "sales", "ice")))
 

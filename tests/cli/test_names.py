@@ -139,7 +139,7 @@ def test_the_tables_of_a_policy_are_listed(
         "    rules   catalogs.lake, lake.sales.*",
         "    owner   team-a",
     ]
-    assert "catalogs.lake: passed over 1 (excluded), 2 (view)" in shown.err
+    assert "catalogs.lake: passed over 1 (not in the policy), 2 (view)" in shown.err
     assert main(["tables", str(config), "--json"]) == 3
     document = json.loads(capsys.readouterr().out)
     assert [(each["catalog_name"], each["owner"]) for each in document["tables"]] == [
@@ -147,7 +147,7 @@ def test_the_tables_of_a_policy_are_listed(
         (NAME, "team-a"),
         ("glue://raw.events", None),
     ]
-    assert document["passed_over"]["catalogs.lake"] == {"view": 2, "excluded": 1}
+    assert document["passed_over"]["catalogs.lake"] == {"view": 2, "not in the policy": 1}
     assert [each["where"] for each in document["failures"]] == ["catalogs.old"]
 
 

@@ -225,6 +225,20 @@ def test_a_catalog_that_is_down_keeps_its_tables_of_the_last_refresh(
     assert not definitions.metadata
 
 
+def test_a_caller_who_loses_all_rights_keeps_the_tables_of_the_last_refresh(
+    both: type[InMemoryCatalog], refreshed: Callable[..., dg.Definitions]
+) -> None:
+    refreshed()
+    orders = both.tables["https://lake"].copy()
+    both.tables["https://lake"].clear()
+    for _ in range(2):
+        definitions = refreshed()
+        assert {"prod.sales.orders", "dev.a.t"} <= keys(definitions)
+        assert "no table matches lake.**" in str(definitions.metadata["delta/not_listed"])
+    both.tables["https://lake"].update(orders)
+    assert not refreshed().metadata
+
+
 def test_a_schema_that_fails_keeps_its_tables(
     both: type[InMemoryCatalog], refreshed: Callable[..., dg.Definitions]
 ) -> None:

@@ -122,6 +122,17 @@ def test_a_catalog_that_fails_leaves_the_search_incomplete(
     assert [failure.where for failure in found.failures] == ["catalogs.lake"]
 
 
+def test_a_catalog_that_lists_nothing_leaves_the_search_incomplete(
+    lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table(lake / "t")
+    in_catalog(monkeypatch)
+    found = orphans(policy(lake=LAKE), lake)
+    [failure] = found.failures
+    assert (failure.where, failure.error.exit_status) == ("catalogs.lake", 3)
+    assert "grant the right to list tables" in str(failure.error)
+
+
 def test_the_source_of_a_shallow_clone_is_in_use(lake: Path) -> None:
     source = table(lake / "source")
     similar = table(lake / "sour")

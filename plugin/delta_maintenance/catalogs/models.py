@@ -61,8 +61,8 @@ class PassedOver(StrEnum):
     """Iceberg, Parquet, Hive and all other formats."""
     DELETED = "deleted"
     """Soft-deleted."""
-    EXCLUDED = "excluded"
-    """By a pattern."""
+    NOT_IN_POLICY = "not in the policy"
+    """No pattern matches it, or one excludes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,8 @@ class CatalogListing:
     passed_over: Mapping[PassedOver, int] = field(default_factory=dict)
     """Counts of entries that are not Delta tables, or not to be looked after."""
     failures: tuple[CatalogFailure, ...] = ()
+    without: frozenset[Aspect] = frozenset()
+    """What the server has of no table, as its settings are."""
     requests: int = 0
     """The number of requests that were sent, retries included."""
 

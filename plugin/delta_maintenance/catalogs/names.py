@@ -95,6 +95,11 @@ def is_in(name: CatalogName, where: str) -> bool:
     return f"{name}.".startswith(f"{where}.")
 
 
+def parts_of(where: str) -> tuple[str, ...]:
+    """Returns the parts of a name or of a namespace with the scheme."""
+    return tuple(unquote(part) for part in where.partition("://")[2].split(".") if part)
+
+
 def encoded(part: str) -> str:
     """Returns one part of a name as it is written."""
     return _ENCODED.sub(lambda found: quote(found[0], safe=""), part).replace(".", "%2E")

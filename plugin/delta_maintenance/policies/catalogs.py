@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -23,7 +23,7 @@ from delta_maintenance.catalogs.models import (
     CatalogTable,
     PassedOver,
 )
-from delta_maintenance.catalogs.names import CatalogName, encoded, is_in
+from delta_maintenance.catalogs.names import CatalogName, encoded, is_in, parts_of
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import (
     AbsentTableError,
@@ -59,11 +59,14 @@ _DESCRIBED_FOR = timedelta(hours=1)
 """How long owners and tags count that a catalog states only on a further request. They change
 without the entity tag of the table."""
 _REMEMBERED = TypeAdapter(Remembered)
+_PATTERNS = TypeAdapter(frozenset[str])
+_PATTERNS_FILE = "patterns.listing"
 _ANY: TypeAdapter[object] = TypeAdapter(object)
 
 
 class CatalogMemory:
-    """The last listing of each catalog of a policy, in the folder of the assessments.
+    """The last listing of each catalog of a policy, and the patterns that have matched tables, in
+    the folder of the assessments.
 
     Catalogs that must be asked for each table are asked only for those whose entity tag is new.
     """
@@ -85,6 +88,17 @@ class CatalogMemory:
             return _REMEMBERED.validate_json(self._store.read(_file_name(key)))
         except (FileNotFoundError, ValidationError):
             return Remembered()
+
+    def patterns(self) -> frozenset[str]:
+        """Returns the patterns that have matched tables."""
+        try:
+            return _PATTERNS.validate_json(self._store.read(_PATTERNS_FILE))
+        except (FileNotFoundError, ValidationError):
+            return frozenset()
+
+    def save_patterns(self, patterns: frozenset[str]) -> None:
+        """Replaces the patterns that have matched tables."""
+        self._store.put(_PATTERNS_FILE, _PATTERNS.dump_json(patterns))
 
     def save(self, key: str, listing: Remembered) -> None:
         """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out."""
@@ -121,6 +135,12 @@ class CatalogFound:
     failures: tuple[CatalogFailure, ...] = ()
     mended: tuple[str, ...] = ()
     """The parts that failed in the last listing, and not in this one."""
+    matched: tuple[str, ...] = ()
+    """The patterns that match the name of a table."""
+    empty: tuple[str, ...] = ()
+    """The patterns that match none, although all their parts of the catalog were listed."""
+    notes: tuple[str, ...] = ()
+    """Conditions that hold for no table, one line each."""
     requests: int = 0
 
 
@@ -194,8 +214,14 @@ class CatalogSearch:
             except DeltaMaintenanceError as error:
                 failures.append(CatalogFailure(where=str(each.name), error=error))
         found = tuple(table for table in tables if table is not None)
-        excluded = listing.passed_over.get(PassedOver.EXCLUDED, 0) + len(tables) - len(found)
+        others = listing.passed_over.get(PassedOver.NOT_IN_POLICY, 0) + len(tables) - len(found)
         failed = {failure.where for failure in failures}
+        matched, empty, unmet = self._match(described.tables, failed)
+        by_owner = any(
+            entry.where is not None and entry.where.owner is not None for entry in entries
+        )
+        if by_owner and Aspect.OWNER in described.without:
+            unmet.append(f"{self.pattern}: the server has no owners, so no condition on one holds")
         failures += self._absent(listing.tables, failed)
         if self._memory is not None:
             # A part that fails today keeps the tables that are known of it.
@@ -210,13 +236,48 @@ class CatalogSearch:
             table_ids={str(t.name): t.table_id for t in listing.tables if t.table_id is not None},
             passed_over={
                 reason: count
-                for reason, count in {**listing.passed_over, PassedOver.EXCLUDED: excluded}.items()
+                for reason, count in {
+                    **listing.passed_over,
+                    PassedOver.NOT_IN_POLICY: others,
+                }.items()
                 if count
             },
             failures=tuple(failures),
             mended=tuple(each for each in before.failed if each not in failed),
+            matched=tuple(matched),
+            empty=tuple(pattern for pattern in empty if pattern not in matched),
+            notes=tuple(unmet),
             requests=listing.requests + described.requests,
         )
+
+    def _match(
+        self, tables: Sequence[CatalogTable], failed: Iterable[str]
+    ) -> tuple[list[str], list[str], list[str]]:
+        """Returns the patterns that match a name; those that match none, although all their parts
+        of the catalog were listed; and a line for each whose condition holds for no table.
+        """
+
+        def below(parts: tuple[str, ...]) -> tuple[str, ...]:
+            return self._rule.below(self._key, parts) or ()
+
+        listed = [(table, below(table.name.parts)) for table in tables]
+        unlisted = [below(parts_of(where)) for where in failed]
+        matched: list[str] = []
+        empty: list[str] = []
+        unmet: list[str] = []
+        for entry in self._policy.names[self._key]:
+            if entry.catalog is None or entry.is_one:
+                continue
+            if any(entry.covers_name(parts) and entry.allows(table) for table, parts in listed):
+                matched.append(entry.catalog)
+            elif any(entry.leads_to(parts) or entry.covers_name(parts) for parts in unlisted):
+                continue
+            elif any(entry.covers_name(parts) for _, parts in listed):
+                matched.append(entry.catalog)
+                unmet.append(f"no table that matches {entry.catalog} meets its condition")
+            else:
+                empty.append(entry.catalog)
+        return matched, empty, unmet
 
     def _absent(self, tables: Sequence[CatalogTable], failed: set[str]) -> Iterator[CatalogFailure]:
         """Yields a failure for each entry for one table that the catalog does not have.
@@ -248,15 +309,18 @@ class CatalogSearch:
             lacking.setdefault(aspects, []).append(table)
         done, requests = lacking.pop(frozenset(), []), 0
         failures: list[CatalogFailure] = []
+        without: frozenset[Aspect] = frozenset()
         for aspects, some in lacking.items():
             listing = catalog.described(some, aspects)
-            at = dict.fromkeys(aspects, now)
+            without |= listing.without
+            at = dict.fromkeys(aspects - without, now)
             done += (replace(t, described={**t.described, **at}) for t in listing.tables)
             failures += listing.failures
             requests += listing.requests
         return CatalogListing(
             tables=tuple(sorted(done, key=lambda table: table.name)),
             failures=tuple(failures),
+            without=without,
             requests=requests,
         )
 

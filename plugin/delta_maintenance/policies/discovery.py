@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from delta_maintenance.address import place_of
@@ -15,6 +15,7 @@ from delta_maintenance.catalogs.models import PassedOver
 from delta_maintenance.errors import (
     AbsentTableError,
     DeltaMaintenanceError,
+    EmptyPatternError,
     InvalidRequestError,
     failure_of,
 )
@@ -100,6 +101,24 @@ class Discovery:
     """What the policy says of the duplicates: what they hold is held."""
     passed_over: Mapping[str, Mapping[PassedOver, int]] = field(default_factory=dict)
     """The entries of each catalog that are not looked after, by reason."""
+    empty: tuple[str, ...] = ()
+    """The patterns without a table, unless it is known that they had one before."""
+    notes: tuple[str, ...] = ()
+    """Conditions that hold for no table, one line each."""
+
+    def without_tables_of(self, patterns: Collection[str]) -> Discovery:
+        """Returns the same with a failure for each of the patterns that matches no table now."""
+        gone = [pattern for pattern in self.empty if pattern in patterns]
+        failures = (
+            UnlistedPattern(each, EmptyPatternError(f"no table matches {each} any more"))
+            for each in gone
+        )
+        return replace(
+            self,
+            unlisted=(*self.unlisted, *failures),
+            listed=tuple(part for part in self.listed if part not in gone),
+            empty=tuple(pattern for pattern in self.empty if pattern not in gone),
+        )
 
     @property
     def unread(self) -> tuple[UnlistedPattern, ...]:
@@ -107,7 +126,11 @@ class Discovery:
         return tuple(e for e in self.unlisted if not isinstance(e.error, AbsentTableError))
 
     def warnings(self) -> Iterator[str]:
-        """The tables that are listed twice, one line each; of many, only the first."""
+        """The patterns and conditions without a table, and the tables that are listed twice, one
+        line each; of many tables, only the first.
+        """
+        yield from (f"no table matches {pattern}" for pattern in self.empty)
+        yield from self.notes
         yield from map(str, self.duplicates[:_SHOWN])
         if len(self.duplicates) > _SHOWN:
             yield f"{len(self.duplicates) - _SHOWN:,} more tables are listed twice"
@@ -149,7 +172,9 @@ def discover(
     Lists each catalog for which there are names, and the folders below the fixed beginning of each
     pattern, level by level. The search does not enter tables, links, or folders whose names begin
     with `.` or `_`. A listing is either complete or an error, because an incomplete list cannot be
-    recognised as such; the schemas and tables of a catalog fail one by one.
+    recognised as such; the schemas and tables of a catalog fail one by one. So does a pattern that
+    matches no table and did according to the `memory`, because catalogs answer a caller without
+    rights with empty lists.
 
     A pattern that cannot be listed does not affect the others. Temporary errors are retried after
     each of the `pauses`, in seconds; all others are final. If two tables have the same name, the
@@ -184,7 +209,19 @@ def discover(
             merged.add_pattern(search, found)
     if policy.ledger_table is not None:
         merged.add_ledger(policy.ledger_table)
-    return merged.discovery()
+    return merged.discovery() if memory is None else _compared(merged.discovery(), memory)
+
+
+def _compared(found: Discovery, memory: CatalogMemory) -> Discovery:
+    """Compares the patterns with those that matched tables before, and remembers those that do."""
+    before: frozenset[str] = frozenset()
+    try:
+        before = memory.patterns()
+        if new := frozenset(found.listed).difference(before, found.empty):
+            memory.save_patterns(before | new)
+    except DeltaMaintenanceError as error:
+        _logger.warning("the patterns that match tables cannot be remembered: %s", error)
+    return found.without_tables_of(before)
 
 
 class _Merged:
@@ -199,6 +236,8 @@ class _Merged:
         self._duplicates: list[Duplicate] = []
         self._aliases: list[PolicyTable] = []
         self._passed_over: dict[str, Mapping[PassedOver, int]] = {}
+        self._empty: list[str] = []
+        self._notes: list[str] = []
         self.unlisted: list[UnlistedPattern] = []
         for table in policy.named_tables:
             if (kept := self._known.setdefault(place_of(table.uri), table.name)) != table.name:
@@ -224,7 +263,9 @@ class _Merged:
             self._tables[table.uri] = table
             self._names[table.name] = table.uri
         self.unlisted += (UnlistedPattern(each.where, each.error) for each in found.failures)
-        self._listed += (catalog, *found.mended)
+        self._listed += (catalog, *found.mended, *found.matched)
+        self._empty += found.empty
+        self._notes += found.notes
         self._passed_over[catalog] = found.passed_over
 
     def add_pattern(self, search: _Search, found: Sequence[str]) -> None:
@@ -237,6 +278,8 @@ class _Merged:
             self.unlisted.append(UnlistedPattern(search.pattern, error))
             return
         self._listed.append(search.pattern)
+        if not found:
+            self._empty.append(search.pattern)
         for uri, name in new.items():
             if (kept := self._known.setdefault(place_of(uri), name)) != name:
                 self._duplicates.append(Duplicate(name, kept, uri))
@@ -260,6 +303,8 @@ class _Merged:
             tuple(self._duplicates),
             tuple(self._aliases),
             self._passed_over,
+            tuple(self._empty),
+            tuple(self._notes),
         )
 
 
@@ -305,12 +350,9 @@ class _Search:
         try:
             # The storage rule of the pattern configures access to its root.
             rule = self._policy.table_of(self._entry, self.root).rules.storage
-            found = self._tables(storage_options(rule, self.root))
+            return self._tables(storage_options(rule, self.root))
         except Exception as error:
             return failure_of(error, where=self.pattern).located(table=self.root)
-        if not found:
-            _logger.warning("there is no table at %s", self.pattern)
-        return found
 
     def _tables(self, storage_options: Mapping[str, str]) -> list[str]:
         store = open_store(self.root, storage_options)

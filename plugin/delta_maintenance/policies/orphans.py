@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind, place_of
-from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, failure_of
+from delta_maintenance.errors import (
+    CatalogError,
+    DeltaMaintenanceError,
+    NotADeltaTableError,
+    failure_of,
+)
 from delta_maintenance.policies.clones import folders_of, overlap
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
@@ -114,6 +119,13 @@ def find_orphans(
         _asking_for_everything(policy), storage_options=lambda rule, _: storage_options(rule)
     )
     failures = [Failure(where=each.pattern, error=each.error) for each in found.unread]
+    # A caller without rights gets an empty list, and every table would seem to be an orphan.
+    no_rights = CatalogError("the catalog lists no table", remedy="grant the right to list tables")
+    failures += (
+        Failure(where=f"catalogs.{key}", error=no_rights)
+        for key in policy.catalogs
+        if f"{key}.**" in found.empty
+    )
     known = _Places(found)
     candidates: dict[tuple[str, ...], _Candidate] = {}
     num_known = excluded = 0

@@ -58,7 +58,8 @@ def _is_in_part(policy: Policy, table: PolicyTable, failed: set[str]) -> bool:
     key = policy.catalog_of(name)
     if key is None or not _is_asked_for(policy, key, name):
         return False
-    return f"catalogs.{key}" in failed or any(is_in(name, where) for where in failed)
+    # Its rules are those of its catalog and of a pattern.
+    return not failed.isdisjoint(table.rules_from) or any(is_in(name, where) for where in failed)
 
 
 def _is_asked_for(policy: Policy, key: str, name: CatalogName) -> bool:

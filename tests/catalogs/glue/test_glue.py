@@ -94,7 +94,7 @@ def test_delta_tables_are_told_from_others(glue: GlueCatalog, database: str) -> 
     assert found.passed_over == {
         PassedOver.OTHER_FORMAT: 2,
         PassedOver.VIEW: 1,
-        PassedOver.EXCLUDED: 1,
+        PassedOver.NOT_IN_POLICY: 1,
     }
     assert [failure.where for failure in found.failures] == [f"glue://{database}.nowhere"]
     for table in found.tables:

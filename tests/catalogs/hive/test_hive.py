@@ -75,7 +75,7 @@ def test_entries_that_are_no_delta_tables_are_counted() -> None:
     assert found.passed_over == {
         PassedOver.VIEW: 2,
         PassedOver.OTHER_FORMAT: 1,
-        PassedOver.EXCLUDED: 1,
+        PassedOver.NOT_IN_POLICY: 1,
     }
 
 

@@ -150,7 +150,7 @@ def test_an_address_without_tables_is_one_line_and_writes_nothing(
     # A folder without tables is a warning, which comes before the error.
     *warnings, error = ended.err.splitlines()
     assert (ended.status, ended.out) == (2, "") and told in error
-    assert all("warning: there is no table at" in line for line in warnings)
+    assert all("warning: no table matches" in line for line in warnings)
     assert not (tmp_path / "new").exists()
 
 

@@ -169,6 +169,9 @@ def test_hostile_names_stay_in_their_place(
         location = f"file://{lake}/{number}"
         entry = Entry(location=location, owner=text, comment=text)
         servers["unity"].add("prod", "sales", text, entry=entry)
+    for kind in ("lakekeeper", "polaris"):
+        # A catalog that lists nothing leaves the search incomplete.
+        add(servers[kind], tmp_path / kind, "orders")
     page, unknown = tmp_path / "page.html", lake / "<img src=x>\u202e"
     neglected(unknown)
     words = [str(config), "--state", str(state)]
@@ -176,7 +179,7 @@ def test_hostile_names_stay_in_their_place(
     assert main(["run", *words]) == 0
     table = capsys.readouterr().out
     # A long name leaves space for what is said of each table.
-    assert table.count(" done ") == len(HOSTILE)
+    assert table.count(" done ") == len(HOSTILE) + 2
     assert main(["orphans", str(config), "--under", str(lake), "--html", str(page)]) == 0
     shown = capsys.readouterr()
     for said in (table, shown.out, shown.err, page.read_text()):
@@ -184,7 +187,8 @@ def test_hostile_names_stay_in_their_place(
     assert "<img" not in page.read_text() and "&lt;img" in page.read_text()
     files = [path for path in state.rglob("*") if path.is_file()]
     assert {path.parent for path in files} == {state}
-    assert len(files) == len(HOSTILE) + len(servers)
+    # The tables, the catalogs, and the patterns.
+    assert len(files) == len(HOSTILE) + 2 + len(servers) + 1
     assert all(len(path.name.encode()) <= 143 for path in files)
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["state"]
 
@@ -251,6 +255,11 @@ def test_a_table_that_the_catalog_does_not_have_keeps_no_other_from_its_vacuum(
         name: "done",
         "uc://prod.sales.order": "failed",
     }
-    assert shown.err.count("\n") == 1 and "correct the name in the policy" in shown.err
+    *empty, line = shown.err.splitlines()
+    assert "correct the name in the policy" in line
+    kinds = [f"no table matches {kind}.**" for kind in ("lakekeeper", "polaris")]
+    assert [text.partition("warning: ")[2] for text in empty] == kinds
+    for kind in ("lakekeeper", "polaris"):
+        add(servers[kind], tmp_path / kind, "orders")
     assert main(["orphans", str(config), "--under", str(tmp_path)]) == 0
     capsys.readouterr()

@@ -103,8 +103,12 @@ def test_excluded_tables_are_counted(catalogs: Use) -> None:
     discovery = found(
         policy({"catalog": "lake.sales.*", "where": {"owner": "team-a"}, "exclude": ["lake.hr"]})
     )
-    assert discovery.passed_over == {"catalogs.lake": {PassedOver.VIEW: 2, PassedOver.EXCLUDED: 1}}
-    assert list(discovery.counts()) == ["catalogs.lake: passed over 1 (excluded), 2 (view)"]
+    assert discovery.passed_over == {
+        "catalogs.lake": {PassedOver.VIEW: 2, PassedOver.NOT_IN_POLICY: 1}
+    }
+    assert list(discovery.counts()) == [
+        "catalogs.lake: passed over 1 (not in the policy), 2 (view)"
+    ]
 
 
 def test_rules_are_inherited_from_catalog_schema_pattern_and_table(catalogs: Use) -> None:
@@ -163,7 +167,7 @@ def test_one_catalog_that_is_down_hides_no_other(catalogs: Use) -> None:
         "catalogs.lake": 3,
         "catalogs.old": 3,
     }
-    assert discovery.listed == ("catalogs.aws",)
+    assert discovery.listed == ("catalogs.aws", "aws.raw.*")
 
 
 def test_a_catalog_that_recovers_is_asked_again_after_a_pause(catalogs: Use) -> None:

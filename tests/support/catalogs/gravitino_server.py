@@ -24,6 +24,8 @@ class GravitinoServer(CatalogServer):
         super().__init__()
         self.providers: dict[str, str] = {}
         """Providers of catalogs other than generic lakehouses."""
+        self.has_authorization = True
+        """Without it, which is the default of a server, there are no owners."""
 
     def route(self, method: str, steps: Sequence[str], query: Query, headers: Any) -> Answer:
         match [method, *steps]:
@@ -66,6 +68,8 @@ class GravitinoServer(CatalogServer):
         return {"code": 1003, "type": refusal.code, "message": refusal.message}
 
     def _owner(self, parts: tuple[str, ...]) -> dict[str, Any]:
+        if not self.has_authorization:
+            raise Refusal(405, "UnsupportedOperationException", "authorization is disabled")
         self.check("tags", *parts)
         owner = self.owners.get(parts)
         return {"code": 0, "owner": owner and {"name": owner, "type": "user"}}

@@ -56,7 +56,7 @@ class InMemoryCatalog(Catalog):
         return CatalogListing(
             tables=tuple(found),
             failures=tuple(failures.values()),
-            passed_over={PassedOver.VIEW: 2, PassedOver.EXCLUDED: excluded},
+            passed_over={PassedOver.VIEW: 2, PassedOver.NOT_IN_POLICY: excluded},
             requests=1,
         )
 

@@ -28,6 +28,8 @@ class UnityServer(CatalogServer):
         "expiration_time": 1_800_000_000_000,
         "url": "s3://b",
     }
+    any_case = False
+    """Whether tables are found by their names in any case."""
     columns = ({"name": "id", "type_name": "LONG", "type_text": "bigint", "position": 0},)
 
     def route(self, method: str, steps: Sequence[str], query: Query, headers: Any) -> Answer:
@@ -78,10 +80,10 @@ class UnityServer(CatalogServer):
         return {name: value for name, value in fields.items() if value is not None}
 
     def _found(self, full_name: str) -> tuple[str, ...]:
-        # Names are found in any case.
         for namespace, names in self.namespaces.items():
             for name in names:
-                if ".".join((*namespace, name)).lower() == full_name.lower():
+                own = ".".join((*namespace, name))
+                if full_name == own or (self.any_case and full_name.lower() == own.lower()):
                     return (*namespace, name)
         raise Refusal(404, "TABLE_NOT_FOUND", f"there is no table {full_name}")
 
@@ -121,6 +123,7 @@ class DatabricksServer(UnityServer):
 
     profile = "databricks"
     models = "Databricks"
+    any_case = True
     most_results = None
 
     def route(self, method: str, steps: Sequence[str], query: Query, headers: Any) -> Answer:

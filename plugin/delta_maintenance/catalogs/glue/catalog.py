@@ -93,7 +93,7 @@ class GlueCatalog(Catalog):
                     if wanted(parts):
                         listing.put(_entry(table, parts))
                     else:
-                        listing.passed_over[PassedOver.EXCLUDED] += 1
+                        listing.passed_over[PassedOver.NOT_IN_POLICY] += 1
         except GlueFailure as failure:
             parts = self._parts(database)
             error = self._error(failure, parts, "glue:GetTables")

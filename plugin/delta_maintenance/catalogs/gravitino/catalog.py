@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from delta_maintenance.catalogs.catalog import Catalog, Wanted
-from delta_maintenance.catalogs.http.authorization import Authorization
+from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
 from delta_maintenance.catalogs.http.client import (
     MOST_BYTES,
     CatalogClient,
@@ -103,7 +103,7 @@ class GravitinoCatalog(Catalog):
                 if wanted((*schema, name)):
                     yield (*schema, name)
                 else:
-                    gathering.pass_over(PassedOver.EXCLUDED)
+                    gathering.pass_over(PassedOver.NOT_IN_POLICY)
 
         def load(parts: tuple[str, ...]) -> tuple[()]:
             table = self._load(parts)
@@ -140,10 +140,18 @@ class GravitinoCatalog(Catalog):
         table for each of both.
         """
 
+        without: set[Aspect] = set()
+
         def one(table: CatalogTable) -> Iterator[CatalogTable]:
-            asked = table.further & aspects
+            asked = table.further & aspects - without
             if Aspect.OWNER in asked:
-                table = replace(table, owner=self._owner(table.name))
+                try:
+                    table = replace(table, owner=self._owner(table.name))
+                except RequestRefused as failure:
+                    if failure.status != 405:
+                        raise
+                    # A server without authorization, which is the default, has no owners.
+                    without.add(Aspect.OWNER)
             if Aspect.TAGS in asked:
                 table = replace(table, tags=self._tags(table.name))
             yield table
@@ -151,7 +159,7 @@ class GravitinoCatalog(Catalog):
         what = "the owner and the tags"
         with Gathering(self.client, self.kind, subject=what, needs=_FURTHER_RIGHTS) as gathering:
             found = gathering.each(one, [(table.name.parts, table) for table in tables])
-            return gathering.part(found)
+            return replace(gathering.part(found), without=frozenset(without))
 
     def _owner(self, name: CatalogName) -> str | None:
         answer = self.client.get(f"{self._metalake}/owners/table/{_full_name(name)}")
@@ -226,7 +234,5 @@ def _full_name(name: CatalogName) -> str:
 
 
 _TITLE = "Gravitino"
-_FURTHER_RIGHTS = (
-    "the right to read the table and its tags; a server without authorization has no owners"
-)
+_FURTHER_RIGHTS = "the right to read the table and its tags"
 _PROVIDER = "lakehouse-generic"

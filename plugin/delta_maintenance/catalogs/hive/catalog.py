@@ -75,7 +75,7 @@ class HiveCatalog(Catalog):
             if not leads_to(self._parts(database)):
                 continue
             if not wanted(self._parts(database, table)):
-                listing.passed_over[PassedOver.EXCLUDED] += 1
+                listing.passed_over[PassedOver.NOT_IN_POLICY] += 1
             elif is_view(str(meta.get(3, ""))):
                 listing.passed_over[PassedOver.VIEW] += 1
             else:

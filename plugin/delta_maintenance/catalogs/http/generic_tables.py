@@ -73,7 +73,7 @@ class GenericTables(Catalog):
                 form, table_id = text(entry.get("format")), text(entry.get("id"))
                 before = known.get(name)
                 if not wanted(name.parts):
-                    gathering.pass_over(PassedOver.EXCLUDED)
+                    gathering.pass_over(PassedOver.NOT_IN_POLICY)
                 elif form is not None and form.lower() != "delta":
                     gathering.pass_over(PassedOver.OTHER_FORMAT)
                 elif before is not None and table_id and before.entity_tag == table_id:

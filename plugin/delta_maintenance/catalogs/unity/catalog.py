@@ -102,7 +102,7 @@ class UnityCatalog(Catalog):
             for entry in self._tables(schema):
                 name = CatalogName(self.kind, (*schema, text(entry.get("name")) or "?"))
                 if not wanted(name.parts):
-                    gathering.pass_over(PassedOver.EXCLUDED)
+                    gathering.pass_over(PassedOver.NOT_IN_POLICY)
                 elif reason := _passed_over(entry):
                     gathering.pass_over(reason)
                 else:
@@ -142,7 +142,7 @@ class UnityCatalog(Catalog):
                 entry = self.client.get(f"/tables/{segment(full_name)}")
         if reason := _passed_over(entry):
             raise CatalogError(f"{name} is no Delta table in Unity Catalog: {reason}")
-        # The server finds names in any case, and has them in lower case.
+        # Databricks finds names in any case, and has them in lower case.
         parts = [
             text(entry.get(field)) or part
             for field, part in zip(("catalog_name", "schema_name", "name"), name.parts, strict=True)

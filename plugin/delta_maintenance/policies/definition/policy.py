@@ -95,6 +95,10 @@ class TableEntry(Rules):
             and not self._excludes_name(below)
         )
 
+    def allows(self, table: CatalogTable) -> bool:
+        """Whether a table meets the conditions of the entry."""
+        return self.where is None or self.where.holds(table)
+
     def leads_to(self, below: Sequence[str]) -> bool:
         """Whether a namespace, given its parts below its catalog, can contain a match."""
         return (
@@ -281,9 +285,7 @@ class Policy(PolicyModel):
         catalog = self.catalogs[key]
         below = catalog.below(key, table.name.parts) or ()
         entries = [
-            entry
-            for entry in self.names[key]
-            if entry.covers_name(below) and (entry.where is None or entry.where.holds(table))
+            entry for entry in self.names[key] if entry.covers_name(below) and entry.allows(table)
         ]
         if not entries:
             return None
