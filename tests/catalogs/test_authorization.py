@@ -49,6 +49,19 @@ def test_a_wrong_token(server: CatalogServer, caplog: pytest.LogCaptureFixture) 
     assert len(server.requests) == 3
 
 
+def test_a_request_without_credentials(server: CatalogServer) -> None:
+    server.add("prod", "sales", "orders")
+    settings = server.settings()
+    server.token = "right"
+    with (
+        open_catalog(settings) as catalog,
+        pytest.raises(CatalogError, match="requires credentials, for") as caught,
+    ):
+        listed(catalog)
+    assert "give a token or client credentials" in str(caught.value)
+    assert "renew" not in str(caught.value)
+
+
 def test_servers_that_repeat_the_token(server: CatalogServer) -> None:
     def repeat(_: int, request: Request) -> Reply:
         said = f"{request.headers.get('Authorization')} is not welcome"

@@ -23,7 +23,7 @@ def _line(status: int | None, code: str = "CODE") -> str:
         (302, "does not answer like a catalog, for", "check the address of the catalog"),
         (401, "rejects the credentials, for", "renew the token, or check the client credentials"),
         (403, "denies access to", "grant TABLE_LIST"),
-        (404, "does not know", "check the name and the address, or grant TABLE_LIST"),
+        (404, "does not know", "check the name and its case, and the address, or grant TABLE_LIST"),
         (418, "refuses the request for", CatalogError.usual_remedy),
         (429, "cannot answer at present, for", CatalogUnavailableError.usual_remedy),
         (503, "cannot answer at present, for", CatalogUnavailableError.usual_remedy),

@@ -9,10 +9,12 @@ MALFORMED = frozenset(("NotJSON", "TooLong"))
 """Codes of answers that no catalog gives."""
 
 
-def catalog_error(failure: RequestFailure, *, server: str, where: str, needs: str) -> CatalogError:
+def catalog_error(
+    failure: RequestFailure, *, server: str, where: str, needs: str, anonymous: bool = False
+) -> CatalogError:
     """Converts a failure. `server` is the kind of catalog, with the address if it is known;
     `where` is the catalog, the namespace or the table, with the scheme; `needs` names the rights
-    that the request needs.
+    that the request needs; `anonymous` says that it was sent without credentials.
     """
     status, remedy = failure.status, failure.remedy
     if failure.code in MALFORMED or (status is not None and 300 <= status < 400):
@@ -23,7 +25,12 @@ def catalog_error(failure: RequestFailure, *, server: str, where: str, needs: st
     if failure.missing:
         return CatalogError(
             f"{server} does not know {where} ({failure})",
-            remedy=remedy or f"check the name and the address, or grant {needs}",
+            remedy=remedy or f"check the name and its case, and the address, or grant {needs}",
+        )
+    if status == 401 and anonymous:
+        return CatalogError(
+            f"{server} requires credentials, for {where} ({failure})",
+            remedy=remedy or "give a token or client credentials, as options or in the environment",
         )
     if status == 401:
         return CatalogError(

@@ -76,11 +76,14 @@ def test_permissions_are_those_that_are_known(unity: UnityServer) -> None:
     [
         (5, [staged(3), staged(5)], "commits that do not lead to its latest version 5"),
         (5, [staged(3), staged(4)], "commits that do not lead to its latest version 5"),
-        (5, [staged(5, **{"file-name": "../../x.json"})], "a commit in an unknown form"),
+        (5, [staged(5, **{"file-name": "../../x.json"})], "file '../../x.json' as version 5"),
+        (5, [staged(5, **{"file-name": None})], "file None as version 5"),
+        (5, [staged(5, **{"file-name": "x" * 9_000})], r"file 'xxx.*xxx' as version 5"),
         (5, [staged(5, **{"file-size": "1"})], "a commit in an unknown form"),
         (5, [staged(5, **{"file-name": staged(4)["file-name"]})], "as version 5"),
         (None, [], "no latest version"),
         (-1, [], "no latest version"),
+        (2**63 - 1, [], "no latest version"),
     ],
 )
 def test_a_contradiction_is_refused(

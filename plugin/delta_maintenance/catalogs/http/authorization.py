@@ -76,6 +76,11 @@ class Authorization:
         self._renew_at = 0.0
 
     @property
+    def has_credentials(self) -> bool:
+        """Whether there are credentials."""
+        return bool(self._given or self._id)
+
+    @property
     def token(self) -> str | None:
         """A token that is still valid; None without credentials.
 

@@ -144,8 +144,14 @@ class CatalogClient(RestClient):
         """Converts a failure to the error for users. `where` names a part of the catalog, `needs`
         the rights, if they are others than those of the client.
         """
-        needs = needs or self._rights
-        return catalog_error(failure, server=self.title, where=where, needs=needs)
+        return catalog_error(
+            failure,
+            server=self.title,
+            where=where,
+            needs=needs or self._rights,
+            anonymous=not self._authorization.has_credentials
+            and "Authorization" not in self._headers,
+        )
 
     def _once(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None

@@ -9,7 +9,7 @@ from typing import Any
 from delta_maintenance.catalogs.http.client import CatalogClient, entries
 from delta_maintenance.catalogs.models import CatalogTable, ManagedCommit, ManagedState
 from delta_maintenance.catalogs.unity.delta_api import LOAD, DeltaApi
-from delta_maintenance.errors import CatalogError
+from delta_maintenance.errors import CatalogError, shortened
 
 _MAINTENANCE = frozenset(("DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"))
 _STAGED = re.compile(r"(\d{20})\.[0-9A-Za-z-]+\.json")
@@ -81,7 +81,7 @@ def _state(
     allowed: frozenset[str] = frozenset(),
 ) -> ManagedState:
     ordered = tuple(sorted(commits, key=lambda commit: commit.version))
-    if not isinstance(latest, int) or isinstance(latest, bool) or latest < 0:
+    if not isinstance(latest, int) or isinstance(latest, bool) or not 0 <= latest < 2**63 - 1:
         raise _contradiction(table, "no latest version")
     if ordered and [*_versions(ordered)] != [*range(latest - len(ordered) + 1, latest + 1)]:
         raise _contradiction(table, f"commits that do not lead to its latest version {latest}")
@@ -104,10 +104,10 @@ def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> Manage
     version = numbers[0]
     staged = _STAGED.fullmatch(name) if isinstance(name, str) else None
     # The name becomes a part of a path.
-    if not all(isinstance(number, int) for number in numbers) or staged is None:
+    if staged is None or int(staged[1]) != version:
+        raise _contradiction(table, f"the file {shortened(repr(name), 200)} as version {version}")
+    if not all(isinstance(number, int) for number in numbers):
         raise _contradiction(table, f"a commit in an unknown form (version {version})")
-    if int(staged[1]) != version:
-        raise _contradiction(table, f"the file {name} as version {version}")
     version, timestamp, size, modified = (int(number or 0) for number in numbers)
     return ManagedCommit(
         version=version,

@@ -37,7 +37,7 @@ def plan(
     """
     context = context or RunContext()
     options = (options or ChecksumOptions()).validated()
-    require_writable(snapshot, Operation.CHECKPOINT)
+    require_writable(snapshot, Operation.CHECKSUM)
     inventory = take_inventory(snapshot.log.store)
     there = {
         entry.file.version for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM
@@ -109,7 +109,7 @@ def apply(
 
 def _write(table: Table, version: int, snapshot: Snapshot | None) -> VersionOutcome:
     snapshot = snapshot or table.snapshot(version=version)
-    require_writable(snapshot, Operation.CHECKPOINT)
+    require_writable(snapshot, Operation.CHECKSUM)
     checksum = _computed(snapshot)
     data = render_checksum(checksum)
     path = f"{LOG_DIRECTORY}/{checksum_name(version)}"

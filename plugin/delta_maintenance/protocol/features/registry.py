@@ -25,6 +25,7 @@ class Operation(Enum):
     READ = "read"
     """Read the state in the log; data files are not opened."""
     CHECKPOINT = "checkpoint"
+    CHECKSUM = "checksum"
     COMPACT_LOG = "compact-log"
     CLEAN_LOG = "clean-log"
     VACUUM = "vacuum"
@@ -45,6 +46,9 @@ class FeatureKind(Enum):
     """Writers; listed only in `writerFeatures`, and never prevents reading."""
 
 
+_OTHER_ENGINE = "use an engine or a newer release that supports this operation on such tables"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFeature:
     """A table feature and its support in this release."""
@@ -63,6 +67,8 @@ class TableFeature:
     """Draft and preview names with the same meaning; read but never written."""
     note: str = ""
     """The reason why operations are not supported, as a short clause for messages."""
+    remedy: str = _OTHER_ENGINE
+    """The remedy if an operation is not supported because of this feature alone."""
 
 
 def supported_features(protocol: Protocol) -> frozenset[str]:
@@ -289,6 +295,7 @@ FEATURES: tuple[TableFeature, ...] = (
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         aliases=("catalogOwned-preview",),
         note="waits for a release that commits through the catalog of the table",
+        remedy="until then, its catalog decides whether another engine may do this",
     ),
     # Features without a description, or described only by an RFC.
     TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),
@@ -423,16 +430,18 @@ def _require_features(protocol: Protocol, operation: Operation) -> None:
         names |= {name for name in protocol.writer_features or () if _kind(name) is _BOTH}
     else:
         names = _listed(protocol) | _implied(protocol)
-    missing = [
-        f"{name} ({reason})"
+    missing = {
+        name: reason
         for name in sorted(names)
         if (reason := _reason_against(name, operation)) is not None
-    ]
+    }
     if missing:
+        listed = [f"{name} ({reason})" for name, reason in missing.items()]
+        only = find_feature(next(iter(missing))) if len(missing) == 1 else None
         raise UnsupportedFeatureError(
-            f"{operation.value} is not supported with {_plural('table feature', missing)} "
-            f"{', '.join(missing)}",
-            remedy="use an engine or a newer release that supports this operation on such tables",
+            f"{operation.value} is not supported with {_plural('table feature', listed)} "
+            f"{', '.join(listed)}",
+            remedy=_OTHER_ENGINE if only is None else only.remedy,
         )
     if operation is Operation.READ:
         return
