@@ -88,7 +88,8 @@ class PolicyTables:
 
         self._given = dict(arguments.storage_options)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
-        memory = CatalogMemory(self._state.store) if self._state is not None else None
+        is_dry_run = getattr(arguments, "dry_run", False)
+        memory = CatalogMemory(self._state.store, writes=not is_dry_run) if self._state else None
         policy = self._policy = load_policy(arguments.config) if policy is None else policy
         state = self._state.store if self._state is not None else None
         self._recorder = (

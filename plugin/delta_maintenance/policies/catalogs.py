@@ -68,11 +68,13 @@ class CatalogMemory:
     """The last listing of each catalog of a policy, and the patterns that have matched tables, in
     the folder of the assessments.
 
-    Catalogs that must be asked for each table are asked only for those whose entity tag is new.
+    Catalogs that must be asked for each table are asked only for those whose entity tag is new. For
+    a dry run, it does not write.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, writes: bool = True) -> None:
         self._store = store
+        self._writes = writes
 
     @classmethod
     def in_process(cls) -> Self:
@@ -98,7 +100,7 @@ class CatalogMemory:
 
     def save_patterns(self, patterns: frozenset[str]) -> None:
         """Replaces the patterns that have matched tables."""
-        self._store.put(_PATTERNS_FILE, _PATTERNS.dump_json(patterns))
+        self._put(_PATTERNS_FILE, _PATTERNS.dump_json(patterns))
 
     def save(self, key: str, listing: Remembered) -> None:
         """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out."""
@@ -107,7 +109,11 @@ class CatalogMemory:
             tables=tuple(filter(_is_text, listing.tables)),
             failed=tuple(filter(_is_text, listing.failed)),
         )
-        self._store.put(_file_name(key), _REMEMBERED.dump_json(kept))
+        self._put(_file_name(key), _REMEMBERED.dump_json(kept))
+
+    def _put(self, name: str, data: bytes) -> None:
+        if self._writes:
+            self._store.put(name, data)
 
 
 def _is_text(value: CatalogTable | str) -> bool:
