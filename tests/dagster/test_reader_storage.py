@@ -30,4 +30,4 @@ def test_a_reader_names_a_resource_of_its_own() -> None:
     (reader,) = policy.rules.readers
     assert reader.storage is not None
     assert clones.options_at(reader.storage, STATE) == {"AWS_REGION": "state"}
-    assert clones.storage_options("s3://lake/t") == {"AWS_REGION": "lake"}
+    assert clones.options_at(policy.rules.storage, policy.uri) == {"AWS_REGION": "lake"}

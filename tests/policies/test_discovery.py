@@ -226,13 +226,15 @@ def test_neither_tables_nor_hidden_nor_excluded_folders_are_entered(
 def test_a_store_that_only_lists_everything_gives_the_same_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    store = MemoryStore(Address.parse("memory://lake"))
+    store = MemoryStore(Address.parse("memory://lists-everything"))
     for folder in FOLDERS:
         store.put(f"{folder}/_delta_log/0.json", b"{}")
         store.put(f"{folder}/part.parquet", b"")
     monkeypatch.setattr(discovery, "open_store", lambda uri, options: store)
     assert store.list_level() is None
-    names = [table.name for table in discover(policy({"pattern": "memory://lake/**"})).tables]
+    names = [
+        table.name for table in discover(policy({"pattern": "memory://lists-everything/**"})).tables
+    ]
     assert names == ["a/x", "a/y", "b/deep/er/z", "b/x", "scratch/q", "scratchpad"]
 
 

@@ -52,6 +52,34 @@ class OperationMethods:
     def _execution_parts(self) -> ExecutionParts: ...
     def __getattr__(self, name: str) -> Any: ...
     @overload
+    def fsck(
+        self,
+        *,
+        deep: bool = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        repair: bool = ...,
+        remove_missing_files: bool = ...,
+        remove_doubled_files: bool = ...,
+        allow_append_only: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[False] = ...,
+        report: str | None = ...,
+    ) -> FsckResult: ...
+    @overload
+    def fsck(
+        self,
+        *,
+        deep: bool = ...,
+        engine: Literal["auto", "local", "spark"] = ...,
+        repair: bool = ...,
+        remove_missing_files: bool = ...,
+        remove_doubled_files: bool = ...,
+        allow_append_only: bool = ...,
+        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
+        dry_run: Literal[True],
+        report: str | None = ...,
+    ) -> FsckPlan: ...
+    @overload
     def upgrade_protocol(
         self,
         *,
@@ -149,32 +177,6 @@ class OperationMethods:
         lift_suspension: bool = ...,
         dry_run: Literal[True],
     ) -> BackfillRowIdsPlan: ...
-    @overload
-    def fsck(
-        self,
-        *,
-        deep: bool = ...,
-        engine: Literal["auto", "local", "spark"] = ...,
-        repair: bool = ...,
-        remove_missing_files: bool = ...,
-        allow_append_only: bool = ...,
-        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
-        dry_run: Literal[False] = ...,
-        report: str | None = ...,
-    ) -> FsckResult: ...
-    @overload
-    def fsck(
-        self,
-        *,
-        deep: bool = ...,
-        engine: Literal["auto", "local", "spark"] = ...,
-        repair: bool = ...,
-        remove_missing_files: bool = ...,
-        allow_append_only: bool = ...,
-        other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
-        dry_run: Literal[True],
-        report: str | None = ...,
-    ) -> FsckPlan: ...
     @overload
     def erasure_report(
         self,

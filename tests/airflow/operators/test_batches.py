@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -270,15 +272,18 @@ def test_a_manual_run_waits_for_the_task_that_changes_its_table(
             if len(pauses) == 3:
                 other.close()
 
-        monkeypatch.setattr(policy_operators.time, "sleep", slept)
+        # Threads of other tests may sleep by the module itself.
+        monkeypatch.setattr(
+            policy_operators, "time", SimpleNamespace(monotonic=time.monotonic, sleep=slept)
+        )
         assert manual.execute(task_context)["operations"] == ["checkpoint: done"]
     assert pauses == [5.0, 10.0, 20.0]
 
     now = [0.0]
-    monkeypatch.setattr(policy_operators.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(
-        policy_operators.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds)
+    clock = SimpleNamespace(
+        monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
     )
+    monkeypatch.setattr(policy_operators, "time", clock)
     manual.table = batch.tables[1]
     with (
         Leases(store.store).held("b", uri=batch.tables[1]["uri"], holder="a batch"),

