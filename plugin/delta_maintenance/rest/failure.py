@@ -150,8 +150,21 @@ def storage_error(
             file=file,
             remedy=failure.remedy or f"check credentials and address, and grant {permission}",
         )
+    if failure.unsupported:
+        return StorageAccessError(
+            f"{failure.service} cannot do this ({failure})",
+            file=file,
+            remedy=failure.remedy
+            or "open the table at another address of its files; running again does not help",
+        )
+    passes = failure.unanswered or failure.conflict or failure.changed
     return StorageError(
         f"{failure.service} failed ({failure})",
         file=file,
-        remedy=failure.remedy or "run again when the store is available",
+        remedy=failure.remedy
+        or (
+            "run again when the store is available"
+            if passes
+            else "check the address and the options"
+        ),
     )

@@ -223,6 +223,26 @@ def test_a_temporary_failure_is_retried_and_then_reported() -> None:
         list(store_over(Fragile(*[ConnectionResetError("gone")] * 9), "/t").entries(""))
 
 
+@pytest.mark.parametrize("name", ["/t/a/x", "/other/x"])
+def test_a_listing_with_nested_names_is_not_tried_again(name: str) -> None:
+    """Waiting does not help: the file system lists something else than the folder."""
+
+    class Nested(Fragile):
+        def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
+            self.calls += 1
+            return [{"name": name, "type": "file", "size": 1, "mtime": 1.5}]
+
+    store = FsspecStore(Address.parse("memory://t"))
+    store._tree = store_over(broken := Nested(), "/t")
+    with pytest.raises(StorageAccessError, match=f"{name}, which is not directly in it") as refused:
+        list(store.list_from(""))
+    assert not refused.value.retryable
+    assert refused.value.remedy == (
+        "open the table at another address of its files; running again does not help"
+    )
+    assert broken.calls == 1
+
+
 def test_a_permanent_failure_is_not_retried() -> None:
     for error in (PermissionError("no"), NotImplementedError(), FileNotFoundError()):
         broken = Fragile(error, error)

@@ -267,3 +267,55 @@ def test_a_fault_at_any_step_leaves_the_table_before_or_after() -> None:
             assert sorted(live) == ["a", "new", *(f"x{n}" for n in range(winners))]
     assert cases > 20
     print(f"{cases} cases")
+
+
+class HidingStore(RacedStore):
+    """Listings omit files that exist, as those of some stores do for a while (delta#7393)."""
+
+    hidden = ""
+
+    def list_from(self, directory: str, start: str = "") -> Any:
+        found = super().list_from(directory, start)
+        return (status for status in found if self.hidden not in (status.path, ""))
+
+
+@pytest.fixture
+def hiding() -> TableBuilder:
+    table = TableBuilder(HidingStore())
+    table.commit([log.protocol(), log.metadata()])
+    table.store.hidden = "_delta_log/00000000000000000001.json"
+    return table
+
+
+@pytest.mark.conformance("TXN-02")
+def test_a_commit_that_a_listing_omits_is_not_called_deleted(hiding: TableBuilder) -> None:
+    outcome = commit(append(hiding))
+    assert (outcome.version, outcome.attempts) == (1, 1)
+
+
+@pytest.mark.conformance("TXN-02")
+def test_a_winner_that_a_listing_omits_is_read_at_its_path(hiding: TableBuilder) -> None:
+    txn = append(hiding)
+    hiding.commit([log.add("x")])
+    outcome = commit(txn)
+    assert (outcome.version, outcome.attempts) == (2, 2)
+
+
+@pytest.mark.conformance("TXN-02")
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_commit_that_is_gone_or_replaced_after_its_put_is_reported(
+    hiding: TableBuilder, stays: bool
+) -> None:
+    store = hiding.store
+    real = store.list_from
+
+    def cleaned(directory: str, start: str = "") -> Any:
+        hiding.drop("00000000000000000001.json")
+        if stays:
+            hiding.commit([log.commit_info(txnId="other"), log.add("y")], version=1)
+        return real(directory, start)
+
+    txn = append(hiding)
+    store.list_from = cleaned
+    with pytest.raises(CommitUnknownError, match="it was deleted"):
+        commit(txn)

@@ -266,7 +266,8 @@ class FsspecTree(FileTree):
             clean = head == within and not set("?#") & set(bare)
             return unquote(bare, errors="strict") if clean else None
         if head.strip("/") != within.strip("/"):
-            raise FsspecFailure(status=None, code="OtherFolder", detail="it lists another folder")
+            detail = f"its list of {within} has {name}, which is not directly in it"
+            raise FsspecFailure(status=501, code="OtherFolder", detail=detail)
         return bare
 
     def _is_file(self, directory: str, listed: Sequence[Mapping[str, Any]]) -> bool:

@@ -20,7 +20,7 @@ from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_listed
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.log_view import LogView, VanishedFileError
-from delta_maintenance.table.read.segment import LogSegment, latest_version, list_log
+from delta_maintenance.table.read.segment import LogSegment, find_commit, latest_version, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _FIELDS = {
@@ -87,11 +87,12 @@ def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
     newest = max(latest_version(listing) or 0, own.version if own is not None else 0)
     if newest <= snapshot.version:
         return Advance(snapshot=snapshot, commits=())
-    versions = range(snapshot.version + 1, newest + 1)
-    missing = next((version for version in versions if version not in listing.commits), None)
-    if missing is not None:
-        raise _vanished(snapshot, f"commit {missing} was deleted")
-    entries = [listing.commits[version] for version in versions]
+    entries = []
+    for version in range(snapshot.version + 1, newest + 1):
+        entry = find_commit(snapshot.log.store, listing, version)
+        if entry is None:
+            raise _vanished(snapshot, f"commit {version} was deleted")
+        entries.append(entry)
     commits = _read(snapshot, [e for e in entries if own is None or e.file.version != own.version])
     return Advance(snapshot=_advanced(snapshot, entries, commits, own), commits=commits)
 

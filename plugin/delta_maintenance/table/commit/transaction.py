@@ -79,7 +79,7 @@ from delta_maintenance.table.commit.preconditions import (
     require_no_external_log,
 )
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
-from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read.segment import LogListing, find_commit, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
 from delta_maintenance.table_names import table_text
@@ -362,21 +362,25 @@ class Transaction:
             return self._store.put_if_absent(path, render_commit(built.commit_info, built.actions))
         except CommitUnknownError as error:
             outcome = self._resolve(path)
-            if outcome is None:
-                raise error.located(
-                    table=self._snapshot.table, version=built.version, file=path
-                ) from error.__cause__
-            return outcome
+            if outcome is not None:
+                return outcome
+            where = {"table": self._snapshot.table, "file": path}
+            raise error.located(version=built.version, **where) from error.__cause__
 
     def _resolve(self, path: str) -> Put | None:
         try:
-            data = self._store.read(path)
-            info = parse_other_lines(split(path, data), commit_info=True)[0].commit_info
+            return Put.DONE if self._has_written(path) else Put.EXISTS
         except (FileNotFoundError, StorageError, CorruptTableError):
             # A missing file proves nothing: the put may still be in flight.
             return None
-        mine = info is not None and info.values.get("txnId") == self._provenance.txn_id
-        return Put.DONE if mine else Put.EXISTS
+
+    def _has_written(self, path: str) -> bool:
+        """Whether the commit at this path is that of this transaction. Raises the errors of reading
+        it.
+        """
+        text = split(path, self._store.read(path))
+        info = parse_other_lines(text, commit_info=True)[0].commit_info
+        return info is not None and info.values.get("txnId") == self._provenance.txn_id
 
     def _rebase(self, attempt: Attempt, number: int) -> Attempt | CommitOutcome:
         """The attempt on top of all concurrent commits, or the outcome if that is not possible."""
@@ -384,7 +388,7 @@ class Transaction:
         newest = max(listing.commits, default=-1)
         tried = attempt.version
         while attempt.base_version < max(newest, tried):
-            other = self._read_concurrent(listing.commits.get(attempt.version))
+            other = self._read_concurrent(find_commit(self._store, listing, attempt.version))
             if other is None:
                 conflict = Conflict(
                     rule=Rule.LOG_CLEANED,
@@ -427,6 +431,14 @@ class Transaction:
         except FileNotFoundError:
             return None
 
+    def _own_entry(self, listing: LogListing, version: int) -> LogEntry | None:
+        """The commit that was just put; None if it is gone, which no listing alone proves."""
+        try:
+            is_own = version in listing.commits or self._has_written(_commit_path(version))
+        except (FileNotFoundError, CorruptTableError):
+            return None
+        return find_commit(self._store, listing, version) if is_own else None
+
     def _require_current(self, version: int) -> None:
         """Checks that the commit did not recreate a version that was deleted from the log.
 
@@ -435,6 +447,7 @@ class Transaction:
         """
         try:
             listing = list_log(self._store, first_version=version)
+            own = self._own_entry(listing, version)
         except StorageError as error:
             _logger.warning(
                 "version %d of %s is committed, but the check whether a log clean-up had deleted "
@@ -444,7 +457,6 @@ class Transaction:
                 error,
             )
             return
-        own = listing.commits.get(version)
         later = [entry for at, entry in listing.commits.items() if at > version]
         later += [entry for checkpoint in listing.checkpoints for entry in checkpoint.entries]
         limit = None if own is None else own.status.modified_ms - _STALE_MS

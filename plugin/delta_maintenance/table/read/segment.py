@@ -20,6 +20,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
     LogFileKind,
+    commit_name,
     parse_log_file_name,
     version_prefix,
 )
@@ -87,6 +88,17 @@ def list_log(store: Store, *, first_version: int = 0) -> LogListing:
     """Lists the log from a version on. Does not list sidecars and other folders."""
     entries = list_entries(store, start=version_prefix(first_version))
     return arrange(entries, first_version=first_version)
+
+
+def find_commit(store: Store, listing: LogListing, version: int) -> LogEntry | None:
+    """Returns the commit of a version, also if the listing omits it, as the listings of some stores
+    do for a while. None if the file does not exist.
+    """
+    if version in listing.commits:
+        return listing.commits[version]
+    name = commit_name(version)
+    status = store.stat(f"{LOG_DIRECTORY}/{name}")
+    return None if status is None else LogEntry(parse_log_file_name(name), status)
 
 
 def list_entries(store: Store, folder: str = "", *, start: str = "") -> Iterator[LogEntry]:
