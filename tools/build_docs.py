@@ -18,6 +18,8 @@ from pathlib import Path
 from docs_site import command_line, markdown_site, pages, releases
 
 ROOT = Path(__file__).resolve().parent.parent
+# Some parts of pages are made from what the tests play.
+sys.path.append(str(ROOT))
 CONFIGURATION = ROOT / "zensical.toml"
 BUILD = ROOT / "build" / "docs"
 

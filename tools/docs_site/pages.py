@@ -23,6 +23,7 @@ from docs_site import (
     python_api,
     records,
     releases,
+    remedies,
     table_protocol,
 )
 from docs_site.source import ROOT
@@ -35,14 +36,17 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "cli-verbs": command_line.verbs,
     "dagster-class": dagster_classes.fields,
     "errors": exit_statuses.error_classes,
+    "finding-remedies": remedies.findings,
     "fsck-findings": findings.kinds,
     "ledger-columns": ledger.columns,
     "metrics": metrics.of,
     "operation-records": records.operations,
+    "other-remedies": remedies.others,
     "policy-schema": policy.schema,
     "python": python_api.member,
     "python-operations": python_api.operations,
     "records": records.documents,
+    "refusal-remedies": remedies.refusals,
     "table-features": table_protocol.features,
     "table-properties": table_protocol.properties,
 }

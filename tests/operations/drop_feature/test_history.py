@@ -7,12 +7,17 @@ from datetime import datetime, timedelta
 import pytest
 
 from delta_maintenance.errors import RefusedError, VersionNotFoundError
+from delta_maintenance.operations import keep_version
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.drop_feature import DropFeatureResult
+from delta_maintenance.operations.drop_feature.record import conclusion
 from delta_maintenance.operations.drop_feature.traces import (
     EMPTY_COMMIT,
     history_traces,
     standing_barrier,
 )
+from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -311,3 +316,33 @@ def test_a_log_that_is_cleaned_up_meanwhile_is_searched_as_it_is_left() -> None:
     store.read = vanishing  # type: ignore[method-assign]
     traces = history_traces(snapshot, removal_of("deletionVectors"))
     assert gone and traces[0].file.name == "00000000000000000002.json"
+
+
+@pytest.mark.parametrize("until", [None, timedelta(days=9)])
+def test_a_kept_version_is_named_instead_of_an_instant_that_has_passed(
+    clock: Clock, until: timedelta | None
+) -> None:
+    builder = built(TABLES["deletionVectors"], clock)
+    store = builder.store
+    ends = None if until is None else clock() + until
+    kept = KeepVersionOptions(name="audit", keep=0, until=ends)
+    context = RunContext.at(clock)
+    keep_version.apply(Table(store), keep_version.plan(Table(store).snapshot(), kept, context))
+    truncate(store, clock, "deletionVectors")
+    clock.pass_by(A_DAY + timedelta(minutes=1))
+    waiting = truncate(store, clock, "deletionVectors")
+    assert (waiting.status, waiting.ready_at) == ("waiting", None)
+    (held,) = waiting.held
+    remedy = conclusion(waiting, Outcome.WAITING).remedy or ""
+    assert "keep-version --release" in remedy and str(held) in remedy
+    plan = planned(store, clock, "deletionVectors", truncate_history=True)
+    assert plan.ends == "waiting" and plan.ready_at is None
+
+    if until is None:
+        release = KeepVersionOptions(name="audit", release=True)
+        keep_version.apply(
+            Table(store), keep_version.plan(Table(store).snapshot(), release, context)
+        )
+    else:
+        clock.pass_by(until)
+    assert truncate(store, clock, "deletionVectors").status == "dropped"

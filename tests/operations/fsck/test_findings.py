@@ -188,6 +188,12 @@ def _required(*names: str) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
+def _with_feature(name: str) -> log.Action:
+    lists = PROTOCOL["protocol"]
+    writers = [each for each in lists["writerFeatures"] if each not in lists["readerFeatures"]]
+    return log.features(*lists["readerFeatures"], writer_only=[*writers, name])
+
+
 WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
 DECIMAL_PARTITION = json.dumps(
     {
@@ -394,9 +400,10 @@ SEEDS: dict[str, Seed] = {
     "clustered-and-partitioned": Seed(
         lambda t: t.step(
             log.metadata(configuration=CONFIGURATION, partitioned_by=["part"]),
-            log.domain("delta.clustering"),
+            log.domain("delta.clustering", '{"clusteringColumns":[["id"]]}'),
         )
     ),
+    "lost-clustering": Seed(lambda t: t.step(_with_feature("clustering"))),
     "variant-layout": Seed(_clustered_by_variant),
     "vector-without-feature": Seed(
         lambda t: t.step(

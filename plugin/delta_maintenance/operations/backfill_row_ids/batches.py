@@ -6,6 +6,7 @@ Streams a snapshot: memory holds the keys of its replay and one batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from delta_maintenance.protocol.row_tracking.backfill import (
     with_row_counts,
 )
 from delta_maintenance.protocol.statistics.stats import num_records
-from delta_maintenance.table.data.row_counts import RowCounter
+from delta_maintenance.table.data.row_counts import RowCounter, count_rows, with_last_count
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
@@ -28,7 +29,8 @@ _AUDITED = {
 
 
 def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
-    """Audits the row IDs of all files of the snapshot.
+    """Audits the row IDs of all files of the snapshot. Opens at most one data file, to count its
+    rows.
 
     A damaged checkpoint is skipped.
     """
@@ -39,7 +41,8 @@ def audit_row_ids(snapshot: Snapshot) -> RowIdFindings:
             audit.add(batch.adds, batch.tombstones)
         return audit.findings()
 
-    return snapshot.avoiding_damage(audited)
+    found = snapshot.avoiding_damage(audited)
+    return with_last_count(found, partial(count_rows, snapshot.log.store))
 
 
 def files_without_row_ids(snapshot: Snapshot, *, files_per_batch: int) -> Iterator[pa.Table]:

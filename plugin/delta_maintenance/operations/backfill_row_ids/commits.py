@@ -173,7 +173,8 @@ class RowIdBackfill:
         self._restarting(self._fill, snapshot)
 
     def enable(self, snapshot: Snapshot, findings: RowIdFindings) -> int | None:
-        """Enables row tracking; `findings` are those of the snapshot, and no file lacks row IDs.
+        """Enables row tracking, names its columns, and raises a high-water mark that is too low;
+        `findings` are those of the snapshot, and no file lacks row IDs.
 
         Returns the version of the commit; None if other writers have added files without row IDs
         since, so that nothing was committed.
@@ -184,21 +185,27 @@ class RowIdBackfill:
             snapshot = moved.snapshot
             if any(pc.any(lacks_row_ids(commit.adds)).as_py() for commit in moved.commits):
                 return None
-            if self.require_support(snapshot) is RowTrackingState.ENABLED:
+            self.require_support(snapshot)
+            sources = sources_of(snapshot)
+            mark = findings.mark_above(sources.high_water_mark)
+            raises_mark = mark > sources.high_water_mark
+            if sources.is_enabled and not raises_mark:
                 return snapshot.version
+            properties = {} if sources.is_enabled else {row_tracking.ENABLED_PROPERTY: "true"}
             txn = self._transaction(
                 snapshot,
-                "SET TBLPROPERTIES",
-                parameters={"properties": _json({row_tracking.ENABLED_PROPERTY: "true"})},
+                BACKFILL if sources.is_enabled else "SET TBLPROPERTIES",
+                parameters={"properties": _json(properties)},
                 what=ENABLE,
                 planned_version=self._settings.planned_version,
             )
-            txn.stage_metadata(enabled(snapshot.metadata, new_id=self._settings.new_id))
-            if findings.highest > sources_of(snapshot).high_water_mark:
-                mark = row_tracking.render_domain_configuration(findings.highest)
-                txn.stage_domain(row_tracking.DOMAIN, mark)
+            if not sources.is_enabled:
+                txn.stage_metadata(enabled(snapshot.metadata, new_id=self._settings.new_id))
+            if raises_mark:
+                configuration = row_tracking.render_domain_configuration(mark)
+                txn.stage_domain(row_tracking.DOMAIN, configuration)
             # Concurrent commits must be checked before this is true.
-            tags = {"rowTrackingEnablementOnly": "true"}
+            tags = {} if sources.is_enabled else {"rowTrackingEnablementOnly": "true"}
             outcome = self._committed(txn, tags=tags, max_attempts=1)
             if not isinstance(outcome, Conflicted):
                 return outcome.version

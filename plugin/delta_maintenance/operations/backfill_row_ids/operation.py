@@ -41,7 +41,6 @@ from delta_maintenance.operations.backfill_row_ids.options import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -60,7 +59,10 @@ def plan(
     options: BackfillRowIdsOptions | None = None,
     context: RunContext | None = None,
 ) -> BackfillRowIdsPlan:
-    """Plans the backfill of this snapshot. Reads its file actions once, and no data file.
+    """Plans the backfill of this snapshot. Reads its file actions once, and at most one footer.
+
+    A table with row tracking enabled needs one, too, if files lack row IDs or the high-water mark
+    is below a row ID, as after a writer or a checkpoint that lost it.
 
     Raises `UnsupportedFeatureError` or `RefusedError` if the table must not be written to, if its
     row tracking follows a draft or is suspended and the options do not allow a change of that, and
@@ -71,7 +73,10 @@ def plan(
     options = (options or BackfillRowIdsOptions()).validated()
     require_proved(snapshot)
     sources = sources_of(snapshot)
-    if sources.state is RowTrackingState.ENABLED:
+    findings = audit_row_ids(snapshot)
+    mark = findings.mark_above(sources.high_water_mark)
+    raises_mark = mark > sources.high_water_mark
+    if sources.is_enabled and not findings.lacking and not raises_mark:
         return _noop(snapshot, options, context.started, "row tracking is already enabled")
     earlier = _earlier(snapshot, options)
     if earlier is not None and earlier.operation_id.endswith(ENABLE):
@@ -88,7 +93,6 @@ def plan(
             version=snapshot.version,
             remedy="to enable it nevertheless, run a new task",
         )
-    findings = audit_row_ids(snapshot)
     require_unique(snapshot, findings)
     chosen, why = _engine(options, findings)
     batches = math.ceil(findings.lacking / options.files_per_commit)
@@ -98,7 +102,8 @@ def plan(
         planned_at=context.started,
         is_noop=False,
         reason=f"without row IDs: {findings.lacking:,} of {count_text(findings.files, 'file')}; "
-        f"{why}",
+        + (f"the high-water mark {sources.high_water_mark} becomes {mark}; " if raises_mark else "")
+        + why,
         options=options,
         engine=chosen,
         state=sources.state.value,
@@ -108,7 +113,7 @@ def plan(
         rows_to_backfill=findings.rows,
         files_to_count=findings.uncounted,
         num_commits=(change is not None) + batches + 1,
-        high_water_mark=max(findings.highest, sources.high_water_mark),
+        high_water_mark=mark,
         notes=(*_notes(sources.draft, change.unset if change else ()), *snapshot.warnings),
     )
 
@@ -215,7 +220,7 @@ class _Run:
             findings = audit_row_ids(snapshot)
             require_unique(snapshot, findings)
             self._version = snapshot.version
-            self._mark = max(findings.highest, sources_of(snapshot).high_water_mark)
+            self._mark = findings.mark_above(sources_of(snapshot).high_water_mark)
             if not findings.lacking:
                 version = self.backfill.enable(snapshot, findings)
                 if version is not None:

@@ -132,13 +132,16 @@ def _require_young(snapshot: Snapshot, now: datetime) -> None:
 def _impossible(
     snapshot: Snapshot, wanted: Incremental, error: NotReusableError | UnusableCheckpointError
 ) -> Decision:
+    is_damaged = isinstance(error, UnusableCheckpointError)
     why = error.problem if isinstance(error, UnusableCheckpointError) else error
     if wanted == "always":
         raise RefusedError(
             f"an incremental checkpoint is not possible: {why}",
             table=snapshot.table,
             version=snapshot.version,
-            remedy="give --incremental auto or never (incremental), which write it in full",
+            remedy="run fsck --repair, which writes the damaged checkpoint again"
+            if is_damaged
+            else "give --incremental never (incremental), which writes it in full",
         ) from None
     return _in_full(snapshot, f"since {why}")
 

@@ -71,24 +71,28 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
     """
     protocol, metadata = snapshot.protocol, snapshot.metadata
     current = current_columns(protocol, metadata, snapshot.domain_metadata)
+    partitioned = {name.lower() for name in metadata.partition_columns}
+    # A partitioned table must not be clustered, so that its columns can only be removed.
+    change = f"with set-clustering {'--none' if partitioned else '--by'}"
     if options.by and current:
         raise InvalidRequestError(
             f"the table is clustered by {_names(current)}, so other columns cannot be named",
-            remedy="leave out the columns, or change those of the table with set-clustering",
+            remedy=f"leave out the columns, or first {'remove' if partitioned else 'change'} those "
+            f"of the table {change}",
         )
     if not options.by and not current:
         raise InvalidRequestError(
             "the table has no clustering columns, and none are named",
-            remedy="set some with set-clustering, or name columns with --by (by)",
+            remedy="name columns with --by (by)"
+            + ("" if partitioned else f", or set some {change}"),
         )
     wanted = current or named_columns(options.by, protocol, metadata)
-    partitioned = {name.lower() for name in metadata.partition_columns}
     for column in wanted:
         if column.name.lower() in partitioned:
             raise InvalidRequestError(
                 f"{column.name} is a partition column, of which all rows of a file have the same "
                 "value",
-                remedy="name other columns",
+                remedy=f"remove it {change}" if current else "name other columns",
             )
     kinds = [to_arrow_type(column.type) for column in wanted]
     ordered = tuple(
@@ -100,7 +104,8 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
     if not ordered or (others and not current):
         raise RefusedError(
             f"rows cannot be ordered by {_names(others)}: the type has no order for clustering",
-            remedy="name columns of numbers, texts, dates or timestamps",
+            remedy="name columns of numbers, texts, dates or timestamps"
+            + (f" {change}" if current and not partitioned else ""),
         )
     return Order(columns=ordered[:KEY_BITS], others=others, of_table=bool(current))
 

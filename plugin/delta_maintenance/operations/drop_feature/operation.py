@@ -239,7 +239,8 @@ class _DropFeatureRun:
             instant = ready_at(self.table, snapshot, version)
         files = count_text(len(outlook.traces), "file")
         self.notes.append(f"in the way: {files} of the log, first {outlook.traces[0]}")
-        return self._result(snapshot.version, "waiting", outlook.reason, ready_at=instant)
+        waiting = self._result(snapshot.version, "waiting", outlook.reason, ready_at=instant)
+        return replace(waiting, held=outlook.held)
 
     def _raise_barrier(self) -> None:
         standing = standing_barrier(self.committer.snapshot(), self.removal)

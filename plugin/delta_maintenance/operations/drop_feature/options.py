@@ -10,6 +10,7 @@ from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.operations.table_change.options import CutOff, ProtocolVersions
 
@@ -169,4 +170,6 @@ class DropFeatureResult(Document):
     """The protocol without the feature, if it was dropped."""
     ready_at: Instant | None = None
     """For `waiting`: the instant from which another run can drop the feature; None if unknown."""
+    held: tuple[HeldBack, ...] = ()
+    """For `waiting`: the holders of versions that use the feature, which wait for no instant."""
     notes: tuple[str, ...] = ()

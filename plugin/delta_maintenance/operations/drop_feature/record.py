@@ -73,7 +73,12 @@ def conclusion(result: DropFeatureResult, outcome: Outcome) -> Conclusion:
     if outcome is not Outcome.WAITING:
         return Conclusion(outcome=outcome)
     ready = instant_text(result.ready_at)
-    when = "once history is old enough" if ready is None else f"at {ready} or later"
+    when = "once the notes no longer name a reason" if ready is None else f"at {ready} or later"
+    if result.held:
+        when = (
+            f"{when if ready else ''} once nothing holds these versions, of which keep-version "
+            f"--release ends kept ones: {', '.join(map(str, result.held))}"
+        ).strip()
     return Conclusion(
         outcome=outcome,
         problem=f"{result.feature} is switched off, but not dropped yet",

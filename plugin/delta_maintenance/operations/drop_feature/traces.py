@@ -26,6 +26,7 @@ from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.drop_feature.options import DropFeatureOptions
+from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.rewriting.live_columns import NEEDS_WIDENING, FooterReasons
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
@@ -359,7 +360,11 @@ class HistoryOutlook:
     has_cut_off: bool = False
     """Whether a checkpoint follows all of them, which only needs to become old enough."""
     ready_at: datetime | None = None
-    """The instant at which that checkpoint is old enough; None if unknown."""
+    """The instant at which that checkpoint is old enough; None if unknown, or if something else
+    keeps the history.
+    """
+    held: tuple[HeldBack, ...] = ()
+    """The holders of versions that use the feature."""
     reason: str = ""
     """The reason why no history can be deleted yet."""
 
@@ -380,11 +385,13 @@ def history_outlook(
         return HistoryOutlook(version=snapshot.version, traces=traces, cleaning=cleaning)
     listing = list_log(snapshot.log.store)
     cut_off = clean_checkpoint(listing, traces)
+    ready = None if cut_off is None else ready_at(table, snapshot, cut_off.version)
     return HistoryOutlook(
         version=snapshot.version,
         traces=traces,
         has_cut_off=cut_off is not None,
-        ready_at=None if cut_off is None else ready_at(table, snapshot, cut_off.version),
+        ready_at=ready if ready is not None and ready > context.started else None,
+        held=cleaning.held,
         reason=cleaning.reason,
     )
 

@@ -145,7 +145,12 @@ _MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
 _RESTORE = "restore it from a backup"
+_AGED = "; the finding ends when clean-log deletes the commit, after a new checkpoint"
 _BY_WRITER = "find the writer of the commit, and let it commit the intended state again"
+_IN_HISTORY = f"{_BY_WRITER}{_AGED}"
+_UNORDERED = (
+    f"{_BY_WRITER} and write a checkpoint; the finding ends when clean-log deletes the commit"
+)
 DOUBTFUL = (
     "find out which rows the commit meant, and let its writer commit that state again; rewrites "
     "leave the file out"
@@ -162,7 +167,11 @@ _EMPTY = (
     "run fsck --repair, which puts a complete checkpoint in its place, or deletes a file with "
     "another name than that of a classic checkpoint once it is a day old"
 )
-_UPGRADE = "repair the protocol with upgrade-protocol"
+_LEFTOVER = "run clean-log after a checkpoint, which deletes the file once it is old"
+_UPGRADE = (
+    "run upgrade-protocol --feature with the final name of the feature that the finding names"
+)
+_STATISTICS = "run recompute-stats"
 
 _UNREAD = (
     "compaction-differs",
@@ -196,30 +205,31 @@ KINDS: Mapping[str, FindingKind] = {
         "warning",
         "commit to the table and write a checkpoint of that version: Delta Spark needs the commit",
     ),
-    "repeated-action": FindingKind("corrupt", _BY_WRITER),
-    "repeated-file": FindingKind("corrupt", _BY_WRITER),
-    "added-and-removed": FindingKind("corrupt", _BY_WRITER),
+    "repeated-action": FindingKind("corrupt", _IN_HISTORY),
+    "repeated-file": FindingKind("corrupt", _UNORDERED),
+    "added-and-removed": FindingKind("corrupt", _UNORDERED),
     "remove-of-absent-file": FindingKind(
-        "warning", "find the writer of the commit, and the reason"
+        "warning", f"find the writer of the commit, and the reason{_AGED}"
     ),
     "doubled-file": FindingKind(
         "corrupt",
         "run fsck --remove-doubled-files, which commits the missing remove; until then, rewrites "
         "leave the file out",
     ),
-    "two-live-vectors": FindingKind("corrupt", _BY_WRITER),
+    "two-live-vectors": FindingKind("corrupt", _IN_HISTORY),
     "two-spellings": FindingKind(
         "corrupt",
-        "rewrite the file under one path, because readers disagree whether these are two files",
+        "remove both entries, one commit each, and add a copy of the file under a new path with "
+        "the engine that wrote them, because readers disagree whether these are two files",
     ),
     "in-commit-timestamp": FindingKind(
-        "corrupt", "upgrade the writer that omitted the timestamp or set it back"
+        "corrupt", f"upgrade the writer that omitted the timestamp or set it back{_AGED}"
     ),
     "unknown-action": FindingKind("note", "use a release of this library that knows the action"),
     "unknown-file": FindingKind(
         "note", "find the writer of the file; no operation of this library deletes it"
     ),
-    "abandoned-file": FindingKind("note", "run clean-log, which deletes the file once it is old"),
+    "abandoned-file": FindingKind("note", _LEFTOVER),
     "stale-hadoop-checksum": FindingKind(
         "warning",
         "delete the checksum, because Hadoop's local file system refuses the file until then",
@@ -238,7 +248,7 @@ KINDS: Mapping[str, FindingKind] = {
         "run checkpoint --incremental never after the next commit: incremental checkpoints rely on "
         "the summary",
     ),
-    "orphan-sidecar": FindingKind("note", "run clean-log, which deletes the file once it is old"),
+    "orphan-sidecar": FindingKind("note", _LEFTOVER),
     "checkpoint-differs": FindingKind(
         "corrupt", f"change nothing in the table before the repair; {_CHECKPOINT}"
     ),
@@ -290,11 +300,18 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "type-without-feature": FindingKind("warning", _UPGRADE),
     "clustered-and-partitioned": FindingKind(
-        "warning", "remove the partitioning or the clustering"
+        "warning", "run set-clustering --none, or write the table again without partitions"
+    ),
+    "lost-clustering": FindingKind(
+        "warning",
+        "find the columns in the history (CLUSTER BY, clusterBy) or ask the owner of the table, "
+        "and run set-clustering --by COLUMN, or --none if there are none",
     ),
     "variant-layout": FindingKind("corrupt", _BY_WRITER),
     # Live files, by their actions.
-    "vector-without-feature": FindingKind("corrupt", _UPGRADE),
+    "vector-without-feature": FindingKind(
+        "corrupt", "run set-properties --set delta.enableDeletionVectors=true"
+    ),
     "partition-value-spelling": FindingKind(
         "warning",
         "run optimize, which writes the canonical value for the files that it merges, and then "
@@ -302,8 +319,8 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "missing-not-null-column": FindingKind("corrupt", _NOT_NULL),
     "null-in-not-null-column": FindingKind("corrupt", _NOT_NULL),
-    "vector-without-count": FindingKind("warning", "compute the statistics of these files again"),
-    "invalid-statistics": FindingKind("warning", "compute the statistics of these files again"),
+    "vector-without-count": FindingKind("warning", _STATISTICS),
+    "invalid-statistics": FindingKind("warning", _STATISTICS),
     "missing-row-id": FindingKind("corrupt", "run backfill-row-ids"),
     "overlapping-row-ids": FindingKind(
         "corrupt",
@@ -353,7 +370,8 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "widened-without-feature": FindingKind("corrupt", ADD_WIDENING),
     "row-count-differs": FindingKind(
-        "corrupt", "restore the file, or compute its statistics again"
+        "corrupt",
+        "restore the file; if it is the right one, let its writer add it again with its rows",
     ),
     "damaged-deletion-vector": FindingKind(
         "corrupt", f"{_RESTORE}, because the deleted rows are recorded nowhere else"

@@ -40,6 +40,7 @@ from delta_maintenance.protocol.ndjson.split import (
     parse_other_lines,
     split,
 )
+from delta_maintenance.protocol.row_tracking.backfill import RowIdAudit, RowIdFindings
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import column_of, record_counts
@@ -64,9 +65,10 @@ HISTORY_FIELDS = {
 _NULLS = pa.schema([("path", pa.string()), ("column", pa.string())])
 _BATCH_BYTES = 12 << 20
 _LIVE_COLUMNS = ("path", "deletionVector", "size", "baseRowId", "defaultRowCommitVersion")
+_TOMBSTONE_COLUMNS = ("path", "deletionVector", "deletionTimestamp")
 _LIVE_FIELDS = {
     "add": (*_LIVE_COLUMNS, "stats", "stats_parsed", "partitionValues"),
-    "remove": ("path", "deletionVector", "deletionTimestamp"),
+    "remove": (*_TOMBSTONE_COLUMNS, "baseRowId", "stats"),
 }
 
 
@@ -123,6 +125,8 @@ class LiveFiles:
     """The paths of files whose statistics are not a JSON object."""
     nulls: pa.Table
     """`path` and `column` of files whose statistics state nulls of a NOT NULL column."""
+    removed: RowIdFindings
+    """The row IDs of tombstones."""
     partitions: Mapping[str, pa.ChunkedArray]
     """The value of each partition column in the log, by physical name, for each of the adds."""
 
@@ -136,6 +140,7 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
         pa.concat_tables(collected.tombstones, promote_options="default"),
         pa.chunked_array(collected.unreadable, pa.string()),
         pa.concat_tables([_NULLS.empty_table(), *collected.nulls]),
+        collected.removed.findings(),
         {
             name: pa.chunked_array(
                 [chunk for part in collected.partitions for chunk in part[name].chunks], texts
@@ -351,12 +356,13 @@ class _Collected:
     )
     tombstones: list[pa.Table] = field(
         default_factory=lambda: [
-            pa.schema([(name, REMOVE_TYPES[name]) for name in _LIVE_FIELDS["remove"]]).empty_table()
+            pa.schema([(name, REMOVE_TYPES[name]) for name in _TOMBSTONE_COLUMNS]).empty_table()
         ]
     )
     unreadable: list[pa.Array] = field(default_factory=list)
     partitions: list[Mapping[str, pa.ChunkedArray]] = field(default_factory=list)
     nulls: list[pa.Table] = field(default_factory=list)
+    removed: RowIdAudit = field(default_factory=RowIdAudit)
 
     def take(
         self,
@@ -373,7 +379,8 @@ class _Collected:
                 [name for name in _LIVE_COLUMNS if name in adds.column_names]
             ).append_column("num_records", counts)
         )
-        self.tombstones.append(tombstones)
+        self.tombstones.append(tombstones.select(_TOMBSTONE_COLUMNS))
+        self.removed.add(adds.slice(0, 0), tombstones)
         self.partitions.append(partition_texts(adds, names))
         statistics = file_statistics(adds, required) if required else adds
         deleted = pc.fill_null(

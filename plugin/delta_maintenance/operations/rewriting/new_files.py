@@ -52,7 +52,7 @@ def contract_for(snapshot: Snapshot, options: RewriteOptions, total_bytes: int) 
     )
     problem = contract.broken_by(snapshot)
     if problem is not None:
-        raise RefusedError(problem, remedy="set the clustering columns again with set-clustering")
+        raise RefusedError(problem, remedy="choose other columns with set-clustering --by")
     spec = contract.spec
     if asked.bloom:
         filters = _filtered(snapshot, contract, asked.bloom)

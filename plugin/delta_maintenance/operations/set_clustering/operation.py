@@ -47,6 +47,7 @@ from delta_maintenance.protocol.clustering.columns import (
     named_columns,
     require_allowed,
 )
+from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_configuration
 from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.protocol.statistics.audit import is_tagged_unbounded, unbounded_columns
@@ -160,9 +161,10 @@ def _decided(snapshot: Snapshot, options: SetClusteringOptions) -> ClusteringDec
     names_before = tuple(column.name for column in before or ())
     names_after = tuple(column.name for column in columns)
     # A table that never was clustered needs no feature to stay so.
-    features = FEATURES if columns or old != [] else ()
+    is_lost = supports(protocol, "clustering") and DOMAIN not in snapshot.domain_metadata
+    features = FEATURES if columns or old != [] or is_lost else ()
     changed = upgraded_protocol(protocol, features=features, met=features)
-    if old == [column.path for column in columns] and changed == protocol:
+    if old == [column.path for column in columns] and changed == protocol and not is_lost:
         return ClusteringDecision(
             operation="",
             parameters={},

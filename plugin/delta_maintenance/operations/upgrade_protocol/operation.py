@@ -89,12 +89,11 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
         if sources.draft is None:
             return _Conversion(base=base, domains=maps, notes=notes)
         change = support_change(sources, convert_draft=True, lift_suspension=False)
-        highest = audit_row_ids(snapshot).highest
+        mark = audit_row_ids(snapshot).mark_above(sources.high_water_mark)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from None
     if change is None:
         return _Conversion(base=base, domains=maps, notes=notes)
-    mark = max(sources.high_water_mark, highest)
     domain = DomainMetadata(
         domain=row_tracking.DOMAIN, configuration=row_tracking.render_domain_configuration(mark)
     )

@@ -193,7 +193,8 @@ def _require_no_dormant_properties(
         raise RefusedError(
             f"the feature {feature} would activate the property {name}, which the table already "
             "has",
-            remedy=f"include {name} in the request, or remove it first",
+            remedy=f"set {name} with set-properties --set, which adds the feature, or remove it "
+            "first with set-properties --unset",
         )
 
 

@@ -41,6 +41,12 @@ class RowTrackingSources:
         return row_tracking_state(self.protocol, self.metadata.configuration)
 
     @property
+    def is_enabled(self) -> bool:
+        """Whether row tracking is enabled, and the table names the columns that keep row IDs."""
+        names_columns = _MATERIALISED.keys() <= self.metadata.configuration.keys()
+        return self.state is RowTrackingState.ENABLED and names_columns
+
+    @property
     def high_water_mark(self) -> int:
         """The higher one of the marks of the domain and of the draft's action."""
         marks = [row_tracking.high_water_mark(self.domain.configuration if self.domain else None)]

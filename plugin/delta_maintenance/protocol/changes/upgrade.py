@@ -23,6 +23,7 @@ from delta_maintenance.protocol.features.registry import (
     TableFeature,
     check_protocol,
     find_feature,
+    misplaced_features,
     supported_features,
     with_requirements,
 )
@@ -58,7 +59,8 @@ def upgraded_protocol(
     lists = asked.writer_features is not None or current.writer_features is not None
     if names == supported and reader == current.min_reader_version:
         misspelt = {_DRAFT_SPELLINGS[name] for name in _drafts(current)} & wanted
-        if lists == (current.writer_features is not None) and not misspelt:
+        misplaced = misplaced_features(current) & wanted
+        if lists == (current.writer_features is not None) and not misspelt | misplaced:
             return current
     legacy = None if lists else _legacy(names, current)
     upgraded = legacy or _listing(names, current, reader)
@@ -201,7 +203,15 @@ def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Pr
         current,
         min_reader_version=reader,
         min_writer_version=MAX_WRITER_VERSION,
-        reader_features=_listed(both, current.reader_features, spelling)
+        reader_features=_listed(
+            both,
+            [
+                n
+                for n in current.reader_features or ()
+                if find_feature(n) is None or _binds_readers(n)
+            ],
+            spelling,
+        )
         if reader == MAX_READER_VERSION
         else None,
         writer_features=_listed(names, current.writer_features, spelling),

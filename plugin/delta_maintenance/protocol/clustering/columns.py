@@ -104,7 +104,7 @@ def current_columns(
     if paths is None:
         raise RefusedError(
             "the clustering columns of the table cannot be determined",
-            remedy="set them again with set-clustering",
+            remedy="set them again with set-clustering --by",
         )
     return tuple(found)
 
@@ -119,7 +119,7 @@ def require_allowed(
         raise RefusedError(
             "the table is partitioned, and a table is either partitioned or clustered",
             remedy="cluster a copy of the table without partitions, or use cluster --by to order "
-            "the rows within partitions",
+            "the rows within partitions, after set-clustering --none if it is clustered now",
         )
     if len(columns) > MOST_COLUMNS:
         raise InvalidRequestError(

@@ -267,8 +267,7 @@ def _hidden_columns(
         raise RefusedError(
             "row tracking is enabled, and the table does not name the columns that keep the row "
             "IDs of rewritten rows",
-            remedy="set delta.rowTracking.materializedRowIdColumnName and "
-            "delta.rowTracking.materializedRowCommitVersionColumnName with Delta Spark",
+            remedy="run backfill-row-ids, which names them",
         )
     return names
 

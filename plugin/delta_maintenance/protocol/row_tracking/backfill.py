@@ -67,8 +67,22 @@ class RowIdFindings:
     """Rows of the lacking files, as far as their number is known."""
     highest: int
     """The highest row ID of any file, including tombstones; `NO_ROW_ID` if there is none."""
+    last_uncounted: str | None
+    """The path of the file with the highest row ID if its number of rows is not in the log; it then
+    counts as one row. Ranges of row IDs are disjoint, so that no other such file matters.
+    """
     shared: int | None
     """A row ID that two live files have, or None."""
+
+    def mark_above(self, mark: int) -> int:
+        """Returns the mark if no known row ID is above it, otherwise one above all row IDs."""
+        if self.highest <= mark:
+            return mark
+        return min(self.highest + (_MOST_ROWS if self.last_uncounted else 0), 2**63 - 1)
+
+
+_MOST_ROWS = 1 << 40
+"""More rows than a data file has. Row IDs that are left out harm nobody; repeated ones do."""
 
 
 class RowIdAudit:
@@ -82,6 +96,8 @@ class RowIdAudit:
         self._counts: list[npt.NDArray[np.int64]] = []
         self._files = self._lacking = self._uncounted = self._rows = 0
         self._highest = row_tracking.NO_ROW_ID
+        self._last: tuple[int, str] | None = None
+        """The highest base row ID of a file without a row count, and its path."""
 
     def add(self, adds: pa.Table, tombstones: pa.Table) -> None:
         """Adds the live files and the tombstones of one batch.
@@ -99,12 +115,14 @@ class RowIdAudit:
 
     def findings(self) -> RowIdFindings:
         """The findings for all batches added so far."""
+        last = self._last
         return RowIdFindings(
             files=self._files,
             lacking=self._lacking,
             uncounted=self._uncounted,
             rows=self._rows,
             highest=self._highest,
+            last_uncounted=last[1] if last is not None and last[0] == self._highest else None,
             shared=self._shared(),
         )
 
@@ -115,6 +133,11 @@ class RowIdAudit:
         counts = row_counts(known)
         highest = row_tracking.highest_assigned_row_id(known["baseRowId"], counts)
         self._highest = max(self._highest, highest)
+        uncounted = known.filter(pc.is_null(counts))
+        if uncounted.num_rows:
+            row = pc.index(uncounted["baseRowId"], pc.max(uncounted["baseRowId"])).as_py()
+            last = (uncounted["baseRowId"][row].as_py(), uncounted["path"][row].as_py())
+            self._last = max(last, self._last or last)
         if live:
             self._starts.append(known["baseRowId"].to_numpy())
             self._counts.append(pc.fill_null(counts, 1).to_numpy())

@@ -62,7 +62,7 @@ def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappi
     except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
         raise RefusedError(
             "the clustering columns of the table cannot be determined",
-            remedy="set them again with the engine that clusters the table",
+            remedy="set them again with set-clustering --by",
         ) from None
     if renamed == columns:
         return configuration

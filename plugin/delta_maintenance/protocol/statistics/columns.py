@@ -66,7 +66,7 @@ class StatisticsColumns:
 
         `joining` are columns by which rows are to be clustered, by physical names.
 
-        `RefusedError` if the clustering columns cannot be determined.
+        `RefusedError` if the clustering columns cannot be determined, unless some are joining.
         """
         properties = TableProperties.from_configuration(metadata.configuration)
         mode = column_mapping_mode(protocol, metadata.configuration)
@@ -74,10 +74,12 @@ class StatisticsColumns:
         schema = parse_schema(metadata.schema_string or "")
         data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
         clustered = clustering_columns(domains)
+        if clustered is None and joining:
+            clustered = ()
         if clustered is None:
             raise RefusedError(
                 "the clustering columns of the table cannot be determined",
-                remedy="set them again with the engine that clusters the table",
+                remedy="set them again with set-clustering --by",
             )
         every = []
         for fields in _leaves(StructType(fields=data)):

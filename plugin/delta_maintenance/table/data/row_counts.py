@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFoo
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.required_columns import lacking_column
+from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
@@ -91,6 +92,18 @@ def count_rows(
         ),
         errors=tuple(type(rows) for rows in found if not isinstance(rows, int)),
     )
+
+
+def with_last_count(findings: RowIdFindings, count: RowCounter) -> RowIdFindings:
+    """Counts the rows of the file with the highest row ID if the log does not state their number,
+    and the file can be read.
+    """
+    if findings.last_uncounted is None:
+        return findings
+    rows = count(pa.array([findings.last_uncounted], pa.string())).counts[0].as_py()
+    if rows is None:
+        return findings
+    return replace(findings, highest=findings.highest + rows - 1, last_uncounted=None)
 
 
 def stated_rows(footer: pq.FileMetaData) -> int:

@@ -82,7 +82,13 @@ class TableFiles:
         files = self._files.select(["path", "size"])
         files = files.filter(pc.invert(pc.is_in(files["path"], value_set=used)))
         wanted = missing.append_column("location", pa.chunked_array([location]))
-        return find_other_spellings(wanted, files)
+        found = find_other_spellings(wanted, files)
+        if found["found_size"].null_count:
+            # A local disk lists no sizes, without which a file of another size is not in doubt.
+            rows = pc.index_in(files["path"], value_set=found["found"])
+            files = files.set_column(1, "size", self.sizes(found["found"]).take(rows))
+            found = find_other_spellings(wanted, files)
+        return found
 
     def reaches(self, found: pa.Table) -> npt.NDArray[np.bool_]:
         """Marks the other spellings that the store takes for the name that readers use."""

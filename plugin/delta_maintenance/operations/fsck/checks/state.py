@@ -34,6 +34,7 @@ from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.row_tracking.used_ids import Numbers, overlapping
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
+from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.protocol.schema.partition_values import refusing_readers
 from delta_maintenance.protocol.schema.types import (
@@ -44,7 +45,7 @@ from delta_maintenance.protocol.schema.types import (
     parse_schema,
     walk,
 )
-from delta_maintenance.table.data.row_counts import RowCounter
+from delta_maintenance.table.data.row_counts import RowCounter, with_last_count
 from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -91,7 +92,13 @@ def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for name, domain in sorted(state.domains.items()):
         if domain.draft_map:
             yield "draft-row-ids", f"the configuration of the domain {name} is a map, as in a draft"
-    if CLUSTERING in state.domains and snapshot.metadata.partition_columns:
+    if CLUSTERING not in state.domains and supports(snapshot.protocol, "clustering"):
+        yield (
+            "lost-clustering",
+            f"the table has the feature clustering, but not the domain {CLUSTERING}: its "
+            "clustering columns are lost, for example by a checkpoint without them",
+        )
+    if clustering_columns(snapshot.domain_metadata) != () and snapshot.metadata.partition_columns:
         yield "clustered-and-partitioned", "the table is both clustered and partitioned"
 
 
@@ -145,7 +152,7 @@ def check_live_files(
         version=snapshot.version,
     )
     _check_vectors(snapshot, files.adds, findings)
-    _check_row_ids(snapshot, files.adds, findings, count)
+    _check_row_ids(snapshot, files, findings, count)
 
 
 def _check_partition_values(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
@@ -205,9 +212,9 @@ def _check_vectors(snapshot: Snapshot, adds: pa.Table, findings: Findings) -> No
 
 
 def _check_row_ids(
-    snapshot: Snapshot, adds: pa.Table, findings: Findings, count: RowCounter
+    snapshot: Snapshot, files: LiveFiles, findings: Findings, count: RowCounter
 ) -> None:
-    version = snapshot.version
+    version, adds = snapshot.version, files.adds
     state = row_tracking_state(snapshot.protocol, snapshot.metadata.configuration)
     if state is RowTrackingState.UNSUPPORTED:
         return
@@ -239,8 +246,12 @@ def _check_row_ids(
         return
     occupied = numbered.filter(pc.not_equal(pc.fill_null(numbered["num_records"], 1), 0))
     highest = row_tracking.highest_assigned_row_id(occupied["baseRowId"], occupied["num_records"])
-    if highest > mark and state is not RowTrackingState.SUSPENDED:
-        problem = f"the high-water mark is {mark}, but the row ID {highest} is in use"
+    if state is RowTrackingState.SUSPENDED:
+        return
+    removed = with_last_count(files.removed, count).highest
+    if max(highest, removed) > mark:
+        use = f"{highest} is in use" if highest > mark else f"{removed} is that of a removed row"
+        problem = f"the high-water mark is {mark}, but the row ID {use}"
         findings.add("row-id-mark-too-low", problem, version=version)
 
 

@@ -1,0 +1,115 @@
+"""The remedies of findings and refusals, and what tests show of them.
+
+Findings and refusals whose remedy a test plays come from the registries of these tests. The others
+are read from the source: no test can play what a person, another engine or a store must do.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from delta_maintenance.operations.fsck.findings import KINDS
+from docs_site.command_line import verb_names
+from docs_site.markdown import code, sentence, table
+from docs_site.source import ROOT
+
+_OTHERS = ("InvalidRequestError", "CatalogError", "CatalogUnavailableError", "AlertError")
+"""Errors that tell the caller to correct the call or the configuration."""
+_GAP = "…"
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A remedy in the source of the library, with gaps for what it fills in."""
+
+    error: str
+    problem: str
+    remedy: str
+
+    @property
+    def commands(self) -> list[str]:
+        """The verbs and flags of the command line that the text names."""
+        return _command().findall(self.remedy)
+
+
+def findings(_: str) -> str:
+    """Every kind of finding, its usual remedy, and what happens when a test plays it."""
+    # The registries belong to the tests, which every checkout has.
+    from tests.support.remedies.finding_remedies import REMEDIES
+
+    rows = [
+        (code(name), sentence(kind.remedy), "<br>".join(sentence(str(a)) for a in REMEDIES[name]))
+        for name, kind in KINDS.items()
+    ]
+    return table(("finding", "remedy", "result"), rows)
+
+
+def refusals(_: str) -> str:
+    """Every refusal whose remedy is a command, with the commands that a test plays."""
+    from tests.support.remedies.refusals import REFUSALS
+
+    rows = [
+        (code(refusal.command), sentence(refusal.problem), f"{refusal}: done")
+        for refusal in REFUSALS.values()
+    ]
+    return table(("refused command", "message", "result of the remedy"), rows)
+
+
+def others(_: str) -> str:
+    """Every other remedy of an error in the source."""
+    rows = sorted(
+        {
+            (code(each.error), sentence(each.problem), sentence(each.remedy))
+            for each in in_source()
+            if each.error.endswith("Error") and each.error not in _OTHERS and not each.commands
+        }
+    )
+    return table(("error", "message", "what to do"), rows)
+
+
+@cache
+def in_source() -> tuple[Remedy, ...]:
+    """The remedies that are texts in the source of the library."""
+    library = ROOT / "plugin" / "delta_maintenance"
+    return tuple(
+        remedy
+        for path in sorted(library.rglob("*.py"))
+        for remedy in _in_module(ast.parse(path.read_text()))
+    )
+
+
+def _in_module(module: ast.Module) -> Iterator[Remedy]:
+    for node in ast.walk(module):
+        if not isinstance(node, ast.Call):
+            continue
+        for keyword in node.keywords:
+            text = _text(keyword.value)
+            if keyword.arg == "remedy" and text.strip(f"{_GAP} "):
+                problem = _text(node.args[0]) if node.args else _GAP
+                yield Remedy(ast.unparse(node.func), problem, text)
+
+
+def _text(node: ast.expr) -> str:
+    match node:
+        case ast.Constant(value=str() as text):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) for part in parts)
+        case ast.BinOp(left=left, right=right):
+            return _text(left) + _text(right)
+        case ast.BoolOp(values=parts):
+            return ", or ".join(filter(lambda text: text != _GAP, map(_text, parts))) or _GAP
+        case ast.IfExp(body=body, orelse=other):
+            return _text(body) or _text(other)
+    return _GAP
+
+
+@cache
+def _command() -> re.Pattern[str]:
+    # Verbs of one word also occur as words.
+    verbs = [name for name in verb_names() if "-" in name or name in ("fsck", "vacuum", "optimize")]
+    return re.compile(rf"(?<![\w.-])(?:{'|'.join(verbs)})(?![\w-])|--[a-z-]+")
