@@ -116,9 +116,11 @@ def test_two_tables_of_one_name_are_refused(lake: Path) -> None:
         found(lake, *entries)
 
 
-def test_a_missing_root_is_reported(lake: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert found(lake, {"pattern": f"{lake}/none/**"}) == {}
-    assert "there is no table at" in caplog.text
+def test_a_pattern_without_a_table_is_a_line(lake: Path) -> None:
+    patterns = [f"{lake}/none/**", f"{lake}/b/none*", f"{lake}/a/*"]
+    discovery = discover(policy(*({"pattern": pattern} for pattern in patterns)))
+    assert discovery.complete() and discovery.empty == tuple(patterns[:2])
+    assert [*discovery.warnings()] == [f"no table matches {pattern}" for pattern in patterns[:2]]
 
 
 def test_a_listing_that_fails_is_an_error(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
