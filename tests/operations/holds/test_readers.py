@@ -17,6 +17,7 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import instant_text
+from delta_maintenance.operations.holds.find import find_holds
 from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.operations.holds.options import Holders, KeptVersion, Reader
 from delta_maintenance.operations.vacuum.planning import Survey
@@ -158,13 +159,57 @@ def test_the_file_of_a_consumer_holds_what_it_has_not_read(tmp_path: Path) -> No
     table, file = replaced(), tmp_path / "position.json"
     file.write_text('{"version": 3}')
     assert table.going(last_read=(str(file),)) == {"1.parquet", "2.parquet"}
-    file.write_text("9")
-    planned = table.survey(last_read=(str(file),), ignore_missing_files=True).plan
-    assert planned.files == 4
-    assert any("version 9, which the table does not have" in note for note in planned.notes)
     file.unlink()
     with pytest.raises(RefusedError, match=r"file .*position\.json: .*does not exist; restore it"):
         table.survey(last_read=(str(file),))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "problem"),
+    [
+        ((offset(10), offset(10)), "version 9, and the table does not have that version"),
+        ((offset(6, initial=True), offset(6, initial=True)), "version 6 as a whole, and the table"),
+        ((offset(5), offset(4)), "version 3, and its last offsets go back"),
+    ],
+)
+def test_everything_is_kept_for_a_reader_whose_position_contradicts_the_table_or_itself(
+    tmp_path: Path, offsets: tuple[str, str], problem: str
+) -> None:
+    table = replaced()
+    for version in (1, 5):
+        table.checkpoint(version)
+    reader = stream(tmp_path, *offsets)
+    planned = holding(table, reader).plan
+    assert (planned.files, planned.held[0].first_version) == (0, 0)
+    assert any(problem in note and "all versions are kept" in note for note in planned.notes)
+    assert cleaning(table, reader).oldest_version is None, "the log stays as well"
+    if "does not have" in problem:
+        file = tmp_path / "position.json"
+        file.write_text("9")
+        planned = table.survey(last_read=(str(file),), ignore_missing_files=True).plan
+        assert planned.files == 0
+        assert any(problem in note for note in planned.notes)
+    # The remedy: without the reader, or with sound files.
+    sound = stream(tmp_path / "sound", offset(6), offset(6))
+    assert holding(table).plan.files == holding(table, sound).plan.files == 4
+
+
+def test_a_reader_of_a_commit_that_came_after_the_snapshot_holds_nothing_more(
+    tmp_path: Path,
+) -> None:
+    table = replaced()
+    snapshot = table.open().snapshot()
+    table.log(add("6.parquet"), days=0)
+    table.log(add("7.parquet"), days=0)
+    file = tmp_path / "position"
+    for version, first in ((7, 5), (8, 0)):
+        file.write_text(str(version))
+        reader = Reader(kind="last-read", name="bi", address=str(file))
+        holds = find_holds(
+            snapshot, Holders(readers=(reader,)), now=NOW, storage_options=lambda _: None
+        )
+        assert [hold.first for hold in holds.holds] == [first]
+        assert bool(holds.notes) == (version == 8)
 
 
 def test_a_silent_reader_is_reported_and_released_only_on_request(tmp_path: Path) -> None:

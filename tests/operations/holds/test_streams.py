@@ -94,6 +94,18 @@ def folder(
             {4: [offset(7), offset(5)], 5: [offset(9), offset(8)]}, [4, 5], 4, 8, id="two sources"
         ),
         pytest.param({4: [NOTHING], 5: [offset(9)]}, [4, 5], None, 9, id="a late source"),
+        pytest.param({4: [offset(9)], 5: [offset(3)]}, [4, 5], None, 3, id="back, committed"),
+        pytest.param({4: [offset(9)], 5: [offset(3)]}, [4], None, 9, id="back, not committed"),
+        pytest.param(
+            {4: [offset(9)], 5: [offset(9, initial=True)]}, [4, 5], None, 9, id="back in a version"
+        ),
+        pytest.param(
+            {4: [offset(7), offset(5)], 5: [offset(9), offset(4)]},
+            [4, 5],
+            None,
+            4,
+            id="one of two sources goes back",
+        ),
         pytest.param(
             {4: [offset(12, table=OTHER)], 5: [offset(9)]}, [4, 5], None, 9, id="another source"
         ),
@@ -143,6 +155,7 @@ def test_a_stream_of_other_tables_and_one_that_has_read_nothing() -> None:
                 (b"\xff\xfe", "not text"),
                 (batch(offset(9)[:-9]), "line 3 is not JSON"),
                 (batch("[" * 100_000), "line 3 is not JSON"),
+                (batch(offset(9)[:-1] + ', "reservoirVersion": 12}'), "with unique keys"),
                 (batch("-", offset(9, sourceVersion=4)), "line 4 has a format of offsets"),
                 (batch(offset(-1)), "no version"),
                 (batch(json.dumps({"sourceVersion": 1, "reservoirId": ID})), "not the offset"),
@@ -183,6 +196,7 @@ def test_a_damaged_checkpoint_folder_is_refused(
         (b"true", None),
         (b'"41"', None),
         (b'{"version": null}', None),
+        (b'{"version": 41, "version": 9}', None),
         (b"1" * (1 << 17), None),
         (b"41" + b" " * (1 << 17), None),
         (b"[" * 60_000, None),

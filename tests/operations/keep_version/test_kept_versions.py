@@ -124,6 +124,7 @@ def test_a_version_kept_during_a_clean_up_stops_it() -> None:
         (b'{"name": "other", "version": 1}', "cannot be understood"),
         (b'{"name": "audit", "version": 1, "colour": 1}', "cannot be understood"),
         (b'{"name": "audit"}', "cannot be understood"),
+        (b'{"name": "audit", "version": 1, "version": 4}', "cannot be understood"),
         (b'{"name": "audit", "version": 77}', "audit cannot be opened"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.protocol.actions.model import object_with_unique_keys
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
@@ -83,7 +84,7 @@ def _read(store: Store, name: str) -> KeptVersion | None:
     except FileNotFoundError:
         return None
     try:
-        document: Any = json.loads(data)
+        document: Any = json.loads(data, object_pairs_hook=object_with_unique_keys)
         if not isinstance(document, dict) or document.pop("name", None) != name:
             raise ValueError
         document.pop("made_at", None)

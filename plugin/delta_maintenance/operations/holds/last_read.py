@@ -11,6 +11,7 @@ from typing import Any
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.holds.streams import Position, StreamState
+from delta_maintenance.protocol.actions.model import object_with_unique_keys
 from delta_maintenance.storage.core.base import Store
 
 _MOST_BYTES = 1 << 16
@@ -32,14 +33,14 @@ def read_last_read(store: Store, name: str, table_id: str, *, requires_id: bool)
     try:
         if len(data) > _MOST_BYTES:
             raise ValueError
-        value: Any = json.loads(data)
+        value: Any = json.loads(data, object_pairs_hook=object_with_unique_keys)
     except (ValueError, RecursionError):
         value = None
     version, table = (
         (value.get("version"), value.get("table_id")) if isinstance(value, dict) else (value, None)
     )
     if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= _MOST:
-        raise RefusedError("the file does not contain a version", file=name)
+        raise RefusedError("the file does not contain a version, or contains two", file=name)
     if table is None and requires_id:
         raise RefusedError("the file does not say which table it is about (table_id)", file=name)
     if table is not None and table != table_id:

@@ -110,18 +110,35 @@ def _recorded(
         if reader.release_silent:
             return ReaderHolds(notes=(f"{note}; it is no longer waited for",))
         notes.append(f"{note}; it is waited for nevertheless")
-    if position.unread > snapshot.version + 1:
-        notes.append(f"{holder} {position.text}, which the table does not have")
+    needs, doubt = position.needs, position.doubt
+    if _is_ahead(snapshot, position):
+        needs, doubt = None, "the table does not have that version"
     why = f"{position.text}, last progress {_text(clock.instant(position.changed_ms))}"
-    if position.needs is None:
+    if doubt is not None:
+        why += f"; {doubt}"
+        notes.append(
+            f"{holder} {position.text}, and {doubt}: all versions are kept; correct its files, or "
+            "remove the reader"
+        )
+    elif needs is None:
         why += "; the version with which it began is not recorded"
-    hold, complete = _held(snapshot, holder, position.needs, why)
-    if not complete and position.needs is not None:
+    hold, complete = _held(snapshot, holder, needs, why)
+    if not complete and needs is not None:
         notes.append(
             f"{holder} {position.text}, and the log begins at version {hold.first}: it cannot "
             "read everything any more"
         )
     return ReaderHolds(hold, tuple(notes))
+
+
+def _is_ahead(snapshot: Snapshot, position: Position) -> bool:
+    """Returns whether a reader has read a version that the table does not have, as after the table
+    was restored. Writers may have committed since the snapshot was opened.
+    """
+    known = snapshot.version
+    if position.newest <= known:
+        return False
+    return position.newest > Table(snapshot.log.store).latest_version(known=known)
 
 
 def _state_of(

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from delta_maintenance.protocol.actions.model import object_with_unique_keys
+
 _NOTHING = "-"
 _FORMATS = ("v1", "v2")
 _KEYS = (("reservoirId", "reservoirVersion"), ("tableId", "tableVersion"))
@@ -62,9 +64,9 @@ def _sources(lines: list[str], *, named: bool) -> Iterator[tuple[str, TableOffse
             yield name, None
             continue
         try:
-            value: Any = json.loads(text)
+            value: Any = json.loads(text, object_pairs_hook=object_with_unique_keys)
         except (ValueError, RecursionError):
-            raise ValueError(f"line {number + 3} is not JSON") from None
+            raise ValueError(f"line {number + 3} is not JSON with unique keys") from None
         keys = next((keys for keys in _KEYS if isinstance(value, dict) and keys[0] in value), None)
         if keys is not None:
             try:

@@ -25,7 +25,9 @@ class Position:
 
     needs: int | None
     """The oldest version that the reader may open, and whose later commits it may read; None if
-    that is not recorded."""
+    that is not known."""
+    doubt: str | None = None
+    """Why the files contradict themselves, as a clause."""
     unread: int
     """The oldest version that it has not read completely."""
     in_snapshot: bool = False
@@ -34,11 +36,16 @@ class Position:
     """When it last recorded progress, in milliseconds since 1970-01-01 UTC."""
 
     @property
+    def newest(self) -> int:
+        """The newest version that it has read, or reads; -1 if there is none."""
+        return self.unread if self.in_snapshot else self.unread - 1
+
+    @property
     def text(self) -> str:
         """Such as `has read up to version 41`."""
         if self.in_snapshot:
             return f"reads version {self.unread} as a whole"
-        return f"has read up to version {self.unread - 1}" if self.unread else "has read no version"
+        return f"has read up to version {self.newest}" if self.unread else "has read no version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +100,12 @@ def _read(store: Store, table_id: str) -> StreamState:
     unread = min((_next_of(source, done, ends, table_id) for source in mine), key=_version)
     needs = [_needed(starts.get(source), ends.get(source), table_id) for source in mine]
     known_needs = [each for each in needs if each is not None]
+    goes_back = any(_goes_back(starts.get(source), ends.get(source)) for source in mine)
+    is_known = len(known_needs) == len(needs) and not goes_back
     return StreamState(
         position=Position(
-            needs=min(known_needs) if len(known_needs) == len(needs) else None,
+            needs=min(known_needs) if is_known else None,
+            doubt="its last offsets go back to an earlier version" if goes_back else None,
             unread=unread.version,
             in_snapshot=unread.in_snapshot,
             changed_ms=_newest_time((*offsets.values(), *commits.values())),
@@ -134,6 +144,14 @@ def _needed(start: TableOffset | None, end: TableOffset | None, table_id: str) -
     if end is not None and end.in_snapshot:
         return end.version
     return None
+
+
+def _goes_back(start: TableOffset | None, end: TableOffset | None) -> bool:
+    """Returns whether a batch ends before it starts, so that neither says what will be read."""
+    if start is None or end is None or start.table_id != end.table_id:
+        return False
+    # A version is read as a whole before the changes after it.
+    return (end.version, not end.in_snapshot) < (start.version, not start.in_snapshot)
 
 
 def _next_of(

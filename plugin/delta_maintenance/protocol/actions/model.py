@@ -21,6 +21,17 @@ Json = Mapping[str, Any]
 """A parsed JSON object."""
 
 
+def object_with_unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a parsed object, as the `object_pairs_hook` of `json`.
+
+    Raises `ValueError` for a key that occurs twice, of which parsers use either.
+    """
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("an object contains a key twice")
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
     """`protocol`: the versions and features that a client must support ("Protocol Evolution")."""

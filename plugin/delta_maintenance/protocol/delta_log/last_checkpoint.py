@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, TypeGuard
 from urllib.parse import quote
 
-from delta_maintenance.protocol.actions.model import Json, Sidecar
+from delta_maintenance.protocol.actions.model import Json, Sidecar, object_with_unique_keys
 
 MAX_SCHEMA_CHARACTERS = 20_000
 """A checkpoint schema with longer JSON is omitted from the hint."""
@@ -67,7 +67,7 @@ def parse_hint(data: bytes) -> LastCheckpointHint | None:
     try:
         value = json.loads(
             data.decode("utf-8"),
-            object_pairs_hook=_object_without_duplicates,
+            object_pairs_hook=object_with_unique_keys,
             # Kept as text: the checksum uses the number as written, with trailing zeros.
             parse_float=Decimal,
             parse_constant=_refuse_constant,
@@ -208,13 +208,6 @@ def _v2_checkpoint_json(hint: V2CheckpointHint) -> dict[str, Any]:
 
 def _dump(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-
-
-def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("duplicate key")
-    return value
 
 
 def _refuse_constant(name: str) -> Any:

@@ -31,6 +31,7 @@ from delta_maintenance.protocol.actions.model import (
     Protocol,
     Sidecar,
     Txn,
+    object_with_unique_keys,
 )
 from delta_maintenance.protocol.ndjson.bounds import require_bounded
 
@@ -345,16 +346,11 @@ def _require_utf8(name: str, data: bytes, first_line: int) -> None:
         ) from None
 
 
-def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) < len(pairs):
-        raise ValueError("an object contains a key twice")
-    return value
-
-
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
 # Creating a decoder takes longer than parsing a line.
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=object_with_unique_keys, parse_constant=_refuse_constant
+)
