@@ -230,7 +230,7 @@ def test_a_store_that_only_lists_everything_gives_the_same_result(
 ) -> None:
     store = MemoryStore(Address.parse("memory://lists-everything"))
     for folder in FOLDERS:
-        store.put(f"{folder}/_delta_log/0.json", b"{}")
+        store.put(f"{folder}/_delta_log/{0:020}.json", b"{}")
         store.put(f"{folder}/part.parquet", b"")
     monkeypatch.setattr(discovery, "open_store", lambda uri, options: store)
     assert store.list_level() is None

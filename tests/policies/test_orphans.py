@@ -18,6 +18,8 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.discovery import Discovery, discover
 from delta_maintenance.policies.orphans import Orphans, _Places, find_orphans
+from delta_maintenance.policies.tree_search import tables_in_first
+from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import Action, add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
@@ -91,6 +93,29 @@ def test_a_log_without_commits_is_an_orphan_without_version(lake: Path) -> None:
     (lake / "empty" / "_delta_log").mkdir(parents=True)
     [orphan] = orphans(policy(), lake).orphans
     assert (orphan.size, orphan.version, orphan.last_commit) == (0, None, None)
+
+
+@pytest.mark.parametrize("stray", [None, "_kept_versions/a.json", "00000000000000000007.tmp/x"])
+@pytest.mark.parametrize("above", [".", "bronze", "bronze/a"])
+def test_a_log_without_versions_hides_no_table_below_it(
+    lake: Path, above: str, stray: str | None
+) -> None:
+    for path in ("bronze/a/1", "bronze/a/2", "bronze/b"):
+        table(lake / path)
+    # What is inside of a table belongs to it.
+    (lake / "bronze" / "b" / "day=1" / "_delta_log").mkdir(parents=True)
+    log = lake / above / "_delta_log"
+    log.mkdir()
+    (lake / "bronze" / "empty" / "_delta_log").mkdir(parents=True)
+    if stray is not None:
+        (log / stray).parent.mkdir()
+        (log / stray).write_bytes(b"{}")
+    assert sorted(names(orphans(policy(), lake))) == ["1", "2", "b", "empty"]
+    found = discover(policy({"pattern": f"{lake}/**"})).tables
+    assert sorted(Path(each.uri).name for each in found) == ["1", "2", "b", "empty"]
+    # As stores do that list everything at once.
+    listing = tables_in_first(open_store(str(lake), {}), batches=1000)
+    assert sorted(Path(each).name for each in listing) == ["1", "2", "b"]
 
 
 @pytest.mark.parametrize("form", ["{}", "{}/", "file://{}"])

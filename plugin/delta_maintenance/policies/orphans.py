@@ -29,15 +29,13 @@ from delta_maintenance.policies.discovery import (
     environment_options,
     open_policy_table,
 )
-from delta_maintenance.policies.tree_search import tables_in
+from delta_maintenance.policies.tree_search import OF_VERSION, tables_in
 from delta_maintenance.protocol.actions.paths import location_of_root
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import EntryKind
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 _PARALLEL = 8
-_VERSION = rf"{LOG_DIRECTORY}/(?P<version>[0-9]{{20}})\.(?:json|checkpoint\.)"
 _SAME_HOSTS = (StoreKind.AZURE, StoreKind.HDFS)
 """Stores that have several names, so that addresses with different hosts can be one place."""
 
@@ -283,7 +281,7 @@ def _listed(store: Store, candidate: _Candidate) -> Orphan:
     size = files = 0
     newest: tuple[int, int | None] | None = None
     # The listing has paths from the store's root on.
-    log = f"^{_escaped(f'{candidate.path}/' if candidate.path else '')}{_VERSION}"
+    log = f"^{_escaped(f'{candidate.path}/' if candidate.path else '')}{OF_VERSION}"
     for batch in store.list_tree(candidate.path):
         there = batch.filter(pc.equal(batch["kind"], int(EntryKind.FILE)))
         if there["size"].null_count:

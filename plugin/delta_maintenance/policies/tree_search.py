@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -15,7 +16,9 @@ from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 PARALLEL = 16
 """The number of folders that are listed at once."""
-_IN_LOG = rf"^(?:[^._/][^/]*/)*{LOG_DIRECTORY}/"
+OF_VERSION = rf"{LOG_DIRECTORY}/(?P<version>[0-9]{{20}})\.(?:json$|checkpoint\.)"
+"""A commit or a checkpoint."""
+_IN_LOG = rf"^(?:[^._/][^/]*/)*{OF_VERSION}"
 """Neither the folder nor one above it is hidden."""
 
 
@@ -25,28 +28,43 @@ def tables_in(
     """Yields the folders that contain a log, relative to the store's root; empty for the root.
 
     Lists level by level, and enters neither tables, links, folders whose names begin with `.` or
-    `_`, nor those that `leads_on` refuses.
+    `_`, nor those that `leads_on` refuses. A folder whose log contains no version hides nothing: it
+    is yielded unless there are tables below it.
     """
     first = store.list_level()
     if first is None:
         # Such stores can only list everything.
         yield from _outermost(store.list_tree())
         return
+    tables: set[str] = set()
+    empty: set[str] = set()
     with StreamingPool(parallel) as pool:
         level, listed = [""], [first]
         while level:
             deeper: list[str] = []
+            parents: dict[str, list[str]] = {}
             for path, entries in zip(level, listed, strict=True):
                 folders = [folder for folder in _folders(entries) if folder != path]
-                log = f"{path}/{LOG_DIRECTORY}" if path else LOG_DIRECTORY
-                if log in folders:
+                visible = [folder for folder in folders if not _is_hidden(folder)]
+                if _log_of(path) not in folders:
+                    deeper.extend(filter(leads_on, visible))
+                elif visible:
+                    parents[path] = visible
+                else:
+                    tables.add(path)
+                    yield path
+            has_versions = pool.map(lambda path: _has_versions(store, path), parents)
+            for (path, visible), is_table in zip(parents.items(), has_versions, strict=True):
+                (tables if is_table else empty).add(path)
+                if is_table:
                     yield path
                 else:
-                    deeper.extend(
-                        folder for folder in folders if not _is_hidden(folder) and leads_on(folder)
-                    )
+                    deeper.extend(filter(leads_on, visible))
             level = sorted(deeper)
             listed = list(pool.map(store.list_level, level))
+    for path in sorted(empty):
+        if not any(_is_below(other, path) for other in (tables | empty) - {path}):
+            yield path
 
 
 def tables_in_first(store: Store, *, batches: int) -> Iterator[str]:
@@ -54,6 +72,20 @@ def tables_in_first(store: Store, *, batches: int) -> Iterator[str]:
     everything, for a search that must end soon.
     """
     return _outermost(islice(store.list_tree(), batches))
+
+
+def _log_of(path: str) -> str:
+    return f"{path}/{LOG_DIRECTORY}" if path else LOG_DIRECTORY
+
+
+def _has_versions(store: Store, path: str) -> bool:
+    """Returns whether the log of a folder has a file of a version. Its names are the first ones."""
+    names = (status.path for status in store.list_from(_log_of(path)))
+    return any(re.search(OF_VERSION, name) for name in names)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return not folder or path.startswith(f"{folder}/")
 
 
 def _is_hidden(folder: str) -> bool:
@@ -75,7 +107,6 @@ def _outermost(batches: Iterable[pa.Table]) -> Iterator[str]:
         found.update(pc.unique(tables).to_pylist())
     outermost: str | None = None
     for path in sorted(found, key=lambda path: path.split("/") if path else []):
-        nested = outermost is not None and (not outermost or path.startswith(f"{outermost}/"))
-        if not nested:
+        if outermost is None or not _is_below(path, outermost):
             outermost = path
             yield path
