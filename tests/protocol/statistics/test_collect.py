@@ -20,7 +20,11 @@ from delta_maintenance.protocol.statistics.collect import (
     text_maximum,
     text_minimum,
 )
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.protocol.statistics.columns import (
+    StatisticsColumns,
+    StatisticsLeaf,
+    stats_columns_problem,
+)
 
 
 def collected(table: pa.Table, *names: str, tight: bool = False) -> dict[str, Any]:
@@ -227,6 +231,39 @@ def test_the_columns_are_those_that_the_table_asks_for(
     configuration: dict[str, str], expected: list[str]
 ) -> None:
     assert chosen(configuration) == expected
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (None, None),
+        ("S.Z, `A.b`", None),
+        ("s", None),
+        ("c, gone,s.y", "names gone, s.y, which no data column is called"),
+        ("A.b", "names A.b, which"),
+        ("part", "names part, which"),
+        ("", "names no column"),
+        ("`", "cannot be parsed"),
+        ("x" * 10_000, "…"),
+    ],
+)
+def test_columns_that_a_table_names_and_lacks_are_said(
+    columns: str | None, problem: str | None
+) -> None:
+    named = {} if columns is None else {"delta.dataSkippingStatsColumns": columns}
+    schema = json.dumps({"type": "struct", "fields": FIELDS})
+    found = stats_columns_problem(
+        Metadata(
+            id="t",
+            schema_string=schema,
+            partition_columns=("part",),
+            configuration={"delta.columnMapping.mode": "name"} | named,
+        )
+    )
+    if problem is None:
+        assert found is None
+    else:
+        assert found is not None and problem in found and len(found) < 500
 
 
 @pytest.mark.conformance("CLU-03")

@@ -23,7 +23,7 @@ from delta_maintenance.operations.recompute_stats.options import (
     RecomputeStatsResult,
 )
 from delta_maintenance.operations.recompute_stats.reading import LocalStatistics
-from delta_maintenance.operations.rewriting.planning import archived_note
+from delta_maintenance.operations.rewriting.planning import archived_note, stats_columns_note
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -70,7 +70,7 @@ def plan(
         columns=found.columns,
         commits=math.ceil(found.files / options.files_per_commit),
         engine=engine,
-        notes=(*archived_note(found.archived), *snapshot.warnings),
+        notes=(*archived_note(found.archived), *stats_columns_note(snapshot), *snapshot.warnings),
     )
 
 

@@ -49,6 +49,7 @@ from delta_maintenance.protocol.data_files.other_columns import may_have_dropped
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.schema.partition_filter import partition_filter
 from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.protocol.statistics.columns import stats_columns_problem
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.rewrite import size_ratio
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -180,7 +181,11 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         ),
         "reasons": _counts(files, choice.reasons),
         "left_alone": _counts(files, choice.left),
-        "notes": (*surveyed.notes, *surveyed.snapshot.warnings),
+        "notes": (
+            *surveyed.notes,
+            *stats_columns_note(surveyed.snapshot),
+            *surveyed.snapshot.warnings,
+        ),
     }
     return fields | _partitions(files, choice, new_files)
 
@@ -259,6 +264,12 @@ def archived_note(files: int) -> tuple[str, ...]:
         return ()
     count = count_text(files, "file")
     return (f"not read and not rewritten: {count} archived according to delta.timeUntilArchived",)
+
+
+def stats_columns_note(snapshot: Snapshot) -> tuple[str, ...]:
+    """Says why new files get other statistics than the table seems to ask for."""
+    problem = stats_columns_problem(snapshot.metadata)
+    return () if problem is None else (f"{problem}; correct it with set-properties",)
 
 
 def doubled_note(files: int) -> tuple[str, ...]:

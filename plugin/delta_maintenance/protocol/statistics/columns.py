@@ -7,10 +7,10 @@ columns always have statistics.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import RefusedError, shortened
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import supports
@@ -27,6 +27,9 @@ from delta_maintenance.protocol.schema.types import (
 
 _NAME = re.compile(r"\s*(`(?:[^`]|``)*`|[^.,`]+?)\s*(?=[.,]|$)")
 _VOID = PrimitiveType(name="void")
+_SHOWN = 200
+"""The bytes of names that a message shows."""
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +73,6 @@ class StatisticsColumns:
         """
         properties = TableProperties.from_configuration(metadata.configuration)
         mode = column_mapping_mode(protocol, metadata.configuration)
-        partitioned = {name.lower() for name in metadata.partition_columns}
-        schema = parse_schema(metadata.schema_string or "")
-        data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
         clustered = clustering_columns(domains)
         if clustered is None and joining:
             clustered = ()
@@ -82,7 +82,7 @@ class StatisticsColumns:
                 remedy="set them again with set-clustering --by",
             )
         every = []
-        for fields in _leaves(StructType(fields=data)):
+        for fields in _leaves(_data_columns(metadata)):
             path = tuple(physical_name(item, mode) for item in fields)
             leaf = StatisticsLeaf(
                 path=path,
@@ -90,14 +90,14 @@ class StatisticsColumns:
                 clustered=path in clustered or path in joining,
                 name=".".join(item.name for item in fields),
             )
-            every.append((tuple(item.name.lower() for item in fields), leaf))
+            every.append((_lower(item.name for item in fields), leaf))
         named = column_names(properties.data_skipping_stats_columns)
         limit = properties.data_skipping_num_indexed_columns
         if named is not None:
             chosen = {
                 leaf.path
                 for logical, leaf in every
-                if any(_below(logical, tuple(part.lower() for part in name)) for name in named)
+                if any(_below(logical, _lower(name)) for name in named)
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
@@ -106,6 +106,30 @@ class StatisticsColumns:
             leaves=tuple(leaf for _, leaf in every if leaf.path in chosen),
             tight_bounds=supports(protocol, "deletionVectors"),
         )
+
+
+def stats_columns_problem(metadata: Metadata) -> str | None:
+    """Returns what is wrong with the columns that the table names, as a clause; None if nothing is.
+
+    `ALTER TABLE … DROP COLUMN` can leave a list behind that names nothing, or cannot be parsed.
+    """
+    text = metadata.configuration.get(STATS_COLUMNS)
+    if text is None:
+        return None
+    named = column_names(text)
+    if named is None:
+        fault = "cannot be parsed" if text.strip() else "names no column"
+        return f"{STATS_COLUMNS} {fault}, so readers and writers disagree about the columns"
+    leaves = [_lower(item.name for item in fields) for fields in _leaves(_data_columns(metadata))]
+    unknown = [
+        ".".join(name) for name in named if not any(_below(leaf, _lower(name)) for leaf in leaves)
+    ]
+    if not unknown:
+        return None
+    return (
+        f"{STATS_COLUMNS} names {shortened(', '.join(unknown), _SHOWN)}, which no data column is "
+        "called; columns that it does not name get no statistics"
+    )
 
 
 def column_names(text: str | None) -> list[tuple[str, ...]] | None:
@@ -131,6 +155,17 @@ def column_names(text: str | None) -> list[tuple[str, ...]] | None:
             columns.append(tuple(parts))
             parts = []
     return columns
+
+
+def _data_columns(metadata: Metadata) -> StructType:
+    partitioned = {name.lower() for name in metadata.partition_columns}
+    schema = parse_schema(metadata.schema_string or "")
+    data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
+    return StructType(fields=data)
+
+
+def _lower(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name.lower() for name in names)
 
 
 def _leaves(
