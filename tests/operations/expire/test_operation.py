@@ -32,6 +32,7 @@ from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.faults.every_fault import distinct_faults
+from tests.support.operations.fsck_runs import run as fsck_run
 from tests.support.operations.row_ids import RacedStore
 from tests.support.rewrites.data_files import (
     ROW_ID,
@@ -409,6 +410,40 @@ def test_a_plan_does_not_fail_for_a_reader_whose_store_does(tmp_path: Path) -> N
     stream = Reader(kind="stream", name="silver", address=str(tmp_path / "file"))
     notes = planned(Aged().store, holders=Holders(readers=(stream,))).notes
     assert any("not known: the position of the stream silver" in note for note in notes)
+
+
+def test_one_partition_value_that_cannot_be_read_stops_nothing() -> None:
+    table = TableBuilder()
+    spelt = {
+        "old": "2025-12-01",
+        "old in UTC": "2025-12-01 00:00:00 UTC",
+        "old in a zone": "2025-12-02 13:59:59 Europe/Helsinki",
+        "young in a zone": "2025-12-02 14:00:00 Europe/Helsinki",
+        "young": "2025-12-04",
+        "other": "2025-12-01 00:00:00 PST",
+        "no time": "yesterday",
+    }
+    table.commit(
+        [
+            features("deletionVectors"),
+            metadata(
+                schema=schema_string(field("n", "long"), field("t", "timestamp")),
+                partitioned_by=["t"],
+            ),
+            *(add(path, partitionValues={"t": value}) for path, value in spelt.items()),
+        ]
+    )
+    plan = planned(table.store)
+    assert plan.files == 3
+    assert any("2 files whose value of t cannot be read" in note for note in plan.notes)
+    run(table.store)
+    assert live_adds(table.store).keys() == set(list(spelt)[3:])
+    # They are named where the note sends to.
+    found = fsck_run(Table(table.store)).findings
+    assert {each.path for each in found if each.kind == "invalid-partition-value"} == {
+        "other",
+        "no time",
+    }
 
 
 def test_partition_values_of_a_date_that_was_widened_are_its_first_instants() -> None:

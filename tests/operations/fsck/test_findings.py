@@ -244,6 +244,16 @@ SEEDS: dict[str, Seed] = {
         ),
         "e",
     ),
+    "invalid-partition-value": Seed(
+        lambda t: t.step(
+            log.metadata(
+                configuration=CONFIGURATION, schema=DECIMAL_PARTITION, partitioned_by=["d"]
+            ),
+            t.data("e", partitionValues={"d": "much"}),
+            t.mark(),
+        ),
+        "e",
+    ),
     "missing-not-null-column": Seed(
         lambda t: (
             t.step(

@@ -16,12 +16,15 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
+from delta_maintenance.operations import optimize, set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.listing import DefectListing
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table
+from tests.support.operations.fsck_runs import run as fsck_run
 from tests.support.operations.statistics_repair import NOW as PLANNED_AT
 from tests.support.operations.statistics_repair import planned, recompute, statistics
 from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field
@@ -125,6 +128,28 @@ def test_only_the_columns_that_the_table_indexes_get_statistics() -> None:
         assert stats["nullCount"].keys() == expected == stats["minValues"].keys()
         wanted = {"x", "y"} if not configuration else {"x"}
         assert set(stats["nullCount"].get("n", wanted)) == wanted
+
+
+def test_columns_that_the_table_names_and_lacks_are_said_until_they_are_corrected() -> None:
+    table = DataTable(*FIELDS, configuration={"delta.dataSkippingStatsColumns": "a,dropped"})
+    table.append(ROWS)
+    table.append(ROWS)
+
+    def told() -> list[bool]:
+        opened = Table(table.store)
+        notes = [
+            planned(table.store).notes,
+            optimize.plan(opened.snapshot(), context=RunContext.at(NOW)).notes,
+            [each.problem for each in fsck_run(opened).findings],
+        ]
+        return [any("names dropped, which no data col" in note for note in each) for each in notes]
+
+    assert told() == [True] * 3
+    options = SetPropertiesOptions(properties={"delta.dataSkippingStatsColumns": "a,s"})
+    context = RunContext.at(NOW)
+    change = set_properties.plan(Table(table.store).snapshot(), options, context)
+    set_properties.apply(Table(table.store), change, context)
+    assert told() == [False] * 3
 
 
 @pytest.mark.conformance("RT-07", "FILE-06")

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.schema.partition_values import (
     canonical_texts,
+    is_valid,
     parse_partition_values,
     refusing_readers,
 )
@@ -104,6 +105,12 @@ def test_empty_string_and_null_are_null_in_every_type(name: str) -> None:
         ("date", "2020-1-2", date(2020, 1, 2)),
         ("date", "0001-01-01", date(1, 1, 1)),
         ("timestamp_ntz", "2020-01-02", datetime(2020, 1, 2)),
+        ("timestamp_ntz", "2020-01", datetime(2020, 1, 1)),
+        ("timestamp_ntz", "2020-01-02T3:4", datetime(2020, 1, 2, 3, 4)),
+        ("date", "2020", date(2020, 1, 1)),
+        ("date", " 2020-02 ", date(2020, 2, 1)),
+        ("date", "2020-02-02 00:00:00", date(2020, 2, 2)),
+        ("date", "2020-02-02Tx", date(2020, 2, 2)),
     ],
 )
 def test_values_are_parsed_by_type(name: str, text: str, expected: Any) -> None:
@@ -139,15 +146,22 @@ def test_not_a_number_is_a_float() -> None:
         ("decimal10.2", "1e999"),
         ("decimal10.2", "1e999999999"),
         ("date", "2020-02-30"),
-        ("date", "2020-02-02 00:00:00"),
+        ("date", "2020-02-02Z"),
+        ("date", "20-02-02"),
         ("date", "0000-01-01"),
         ("date", "__HIVE_DEFAULT_PARTITION__"),
-        ("timestamp", "2020-01-01"),
         ("timestamp", "2020-01-01 24:00:00"),
-        ("timestamp", "2020-01-01 00:00:00.1234567890"),
+        ("timestamp", "2020-01-01 00:00Z"),
+        ("timestamp", "2020-01-01T"),
+        ("timestamp", "12:00:00"),
+        ("timestamp", "2020-01-01 00:00:00+18:01"),
+        ("timestamp", "2020-01-01 00:00:00+123"),
+        ("timestamp", "2020-01-01 00:00:00 PST"),
+        ("timestamp", "2020-01-01 00:00:00 Europe"),
+        ("timestamp", "2020-01-01 00:00:00 ../UTC"),
+        ("timestamp", "2020-01-01 00:00:00 localtime"),
         ("timestamp", "2020-01-01 00:00:00+25:00"),
         ("timestamp", "2020-01-01 00:00:00+01:60"),
-        ("timestamp", "2020-01-01 00:00:00 Z"),
         ("timestamp_ntz", "2020-01-01 00:00:00Z"),
         ("timestamp_ntz", "2020-01-01T00:00:00+01:00"),
     ],
@@ -156,6 +170,12 @@ def test_a_value_of_another_type_is_corruption(name: str, text: str) -> None:
     with pytest.raises(CorruptTableError) as caught:
         parse(name, None, "", text)
     assert repr(text)[:100] in caught.value.problem
+    strings = pa.array([None, text, "", text])
+    found = parse_partition_values(strings, typed(name), zone=None, strict=False)
+    assert found.values.to_pylist() == [None] * 4
+    assert found.invalid.to_pylist() == [False, True, False, True]
+    assert not is_valid(text, typed(name))
+    assert canonical_texts(strings, typed(name)).equals(strings)
 
 
 EIGHT = datetime(2020, 1, 1, 8, 9, 10, tzinfo=UTC)
@@ -181,6 +201,18 @@ SPELLINGS = [
     ("2020-01-01 09:09:10+01", EIGHT, False),
     ("2019-12-31T22:39:10.001-09:30", MILLIS, False),
     ("2020-01-01T13:39:10+05:30", EIGHT, False),
+    ("2020-01-01T13:9:10+5:00", EIGHT, False),
+    ("2020-01-01 08:09:10 Z", EIGHT, False),
+    ("2020-01-01 08:09:10 UTC", EIGHT, False),
+    ("2020-01-01 08:09:10.001GMT", MILLIS, False),
+    ("2020-01-01 10:09:10UTC+2", EIGHT, False),
+    ("2020-01-01 09:09:10 Europe/Berlin", EIGHT, False),
+    (" 2020-01-01 08:09:10.00100012345 ", MILLIS, True),
+    ("2020-01-01", EIGHT.replace(hour=0, minute=0, second=0), True),
+    ("2020-01", EIGHT.replace(hour=0, minute=0, second=0), True),
+    ("2020", EIGHT.replace(hour=0, minute=0, second=0), True),
+    ("2020-1-1 8:9", EIGHT.replace(second=0), True),
+    ("2020-1-1T8", EIGHT.replace(minute=0, second=0), True),
 ]
 
 

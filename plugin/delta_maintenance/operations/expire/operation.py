@@ -153,10 +153,18 @@ def _reason(found: Survey, predicate: str, *, reads_mixed: bool) -> str:
 
 
 def _left(found: Survey, options: ExpireOptions) -> tuple[str, ...]:
+    notes = []
+    if found.invalid:
+        files = count_text(found.invalid, "file")
+        notes.append(
+            f"{files} whose value of {options.column} cannot be read, and which therefore never "
+            "expire: run fsck, which names them"
+        )
     if options.mixed != "leave" or not found.unknown.files:
-        return ()
+        return tuple(notes)
     files = count_text(found.unknown.files, "file")
     return (
+        *notes,
         f"the log has no usable bounds of {options.column} for {files}; recompute-stats adds them "
         "to files without NaN in a column with statistics, and --mixed reads all of them",
     )

@@ -64,6 +64,8 @@ class Survey:
     unknown: Count
     doubled: int
     """Files that may have expired rows and are left out, because their removal failed."""
+    invalid: int
+    """Files whose partition value cannot be read, so that they stay."""
     paths_digest: str
 
 
@@ -100,6 +102,7 @@ def survey(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Survey:
         mixed=sum((each.mixed for each in counts), Count()),
         unknown=sum((each.unknown for each in counts), Count()),
         doubled=sum(each.doubled for each in counts),
+        invalid=sum(each.invalid for each in counts),
         paths_digest=path_digest([paths for _, paths in parts]),
     )
 
@@ -139,6 +142,7 @@ class _Judged:
     size: Numbers
     rows: Numbers
     """Physical rows; -1 if the log does not state them."""
+    invalid: int = 0
 
 
 def _judged(adds: pa.Table, limit: Limit) -> _Judged:
@@ -147,10 +151,11 @@ def _judged(adds: pa.Table, limit: Limit) -> _Judged:
     size, rows = found["size"].to_numpy(), found["rows"].to_numpy()
     if column.is_partition:
         texts = partition_texts(adds, [column.physical[0]])[column.physical[0]]
-        parsed = parse_partition_values(texts, column.kind, zone=None)
+        parsed = parse_partition_values(texts, column.kind, zone=None, strict=False)
         bounds = partition_bounds(column.kind, parsed.values, np.arange(adds.num_rows))
         limits = np.where(to_bools(parsed.uncertain), limit.local, limit.value)
-        return _Judged(ages=ages(bounds, limits), size=size, rows=rows)
+        invalid = int(to_bools(parsed.invalid).sum())
+        return _Judged(ages=ages(bounds, limits), size=size, rows=rows, invalid=invalid)
     least, greatest, nulls = (
         found[f"0 {name}"].combine_chunks() for name in ("least", "greatest", "nulls")
     )
@@ -178,6 +183,7 @@ def _part(
             mixed=Count.of(found.mixed, size),
             unknown=Count.of(found.unknown, size),
             doubled=may_expire,
+            invalid=judged.invalid,
             paths_digest="",
         ),
         pa.concat_arrays([pa.array([], pa.string()), *paths.chunks]),

@@ -317,6 +317,10 @@ KINDS: Mapping[str, FindingKind] = {
         "run optimize, which writes the canonical value for the files that it merges, and then "
         "checkpoint; write the other files again with the engine that wrote them",
     ),
+    "invalid-partition-value": FindingKind(
+        "warning",
+        "find out which value was meant, and write the files again with the engine that wrote them",
+    ),
     "missing-not-null-column": FindingKind("corrupt", _NOT_NULL),
     "null-in-not-null-column": FindingKind("corrupt", _NOT_NULL),
     "vector-without-count": FindingKind("warning", _STATISTICS),

@@ -118,8 +118,11 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
         )
     for column in columns:
         if column.is_partition:
-            values = parse_partition_values(texts[column.physical[0]], column.kind, zone=None)
-            found[column.path] = partition_bounds(column.kind, values.values, codes)
+            # A text that is no value is null, as for Delta Spark.
+            values = parse_partition_values(
+                texts[column.physical[0]], column.kind, zone=None, strict=False
+            ).values
+            found[column.path] = partition_bounds(column.kind, values, codes)
     return FileBounds(size=files["size"].to_numpy(), rows=rows, partition=codes, columns=found)
 
 

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,19 +33,27 @@ class ParsedPartitionValues(NamedTuple):
     """Of the type that `to_arrow_type` returns; null for nulls and empty strings."""
     uncertain: pa.BooleanArray
     """True for a timestamp without time zone that was read as UTC because no zone was given."""
+    invalid: pa.BooleanArray
+    """True for a string that does not match the type and was read as null."""
 
 
 def parse_partition_values(
-    strings: pa.Array | pa.ChunkedArray, delta_type: DeltaType, *, zone: tzinfo | None
+    strings: pa.Array | pa.ChunkedArray,
+    delta_type: DeltaType,
+    *,
+    zone: tzinfo | None,
+    strict: bool = True,
 ) -> ParsedPartitionValues:
     """Parses the strings of one partition column.
 
     `zone` is the time zone of the writer, for timestamps without one; the log does not contain it.
     With None they are read as UTC and marked as uncertain. An ambiguous local time (when clocks are
-    set back) is read as the earlier one.
+    set back) is read as the earlier one. Dates and timestamps have every form that Delta Spark
+    reads, except years of more than four digits, times without a date, short IDs of Java such as
+    `PST`, and a zone that a `timestamp_ntz` ignores.
 
-    Raises `CorruptTableError` with the value for a string that does not match the type, and
-    `UnsupportedFeatureError` for a type that partition columns cannot have.
+    Raises `CorruptTableError` with the value for a string that does not match the type, if
+    `strict`, and `UnsupportedFeatureError` for a type that partition columns cannot have.
     """
     arrow_type = to_arrow_type(delta_type)
     if arrow_type is None:
@@ -56,19 +65,21 @@ def parse_partition_values(
     encoded = _dictionary_encoded(strings)
     distinct = encoded.dictionary
     parse = _parser(delta_type, zone or UTC)
-    values = pa.array(
-        [_parsed(text, parse, delta_type) for text in distinct.to_pylist()], type=arrow_type
-    )
-    if zone is None and delta_type == PrimitiveType(name="timestamp"):
-        guessed = pc.and_(
-            pc.not_equal(distinct, ""),
-            pc.invert(pc.match_substring_regex(distinct, f"{_OFFSET}$")),
+    texts = distinct.to_pylist()
+    parsed = [_parsed(text, parse) for text in texts]
+    if strict and _INVALID in parsed:
+        text = texts[parsed.index(_INVALID)]
+        raise CorruptTableError(
+            f"the partition value {text!r} is not a {delta_type}", remedy=_INVALID_REMEDY
         )
-    else:
-        guessed = pa.array([False] * len(distinct), type=pa.bool_())
-    return ParsedPartitionValues(
-        values.take(encoded.indices), guessed.take(encoded.indices).fill_null(False)
+    is_instant = zone is None and delta_type == PrimitiveType(name="timestamp")
+    columns = (
+        pa.array([None if value is _INVALID else value for value in parsed], arrow_type),
+        pa.array([is_instant and _lacks_zone(text) for text in texts], pa.bool_()),
+        pa.array([value is _INVALID for value in parsed], pa.bool_()),
     )
+    values, uncertain, invalid = (column.take(encoded.indices) for column in columns)
+    return ParsedPartitionValues(values, uncertain.fill_null(False), invalid.fill_null(False))
 
 
 def canonical_texts(texts: pa.Array, delta_type: DeltaType) -> pa.Array:
@@ -90,6 +101,13 @@ def canonical_texts(texts: pa.Array, delta_type: DeltaType) -> pa.Array:
     return pc.coalesce(
         pa.array(spellings, pa.string()).take(pc.index_in(texts, value_set=others)), texts
     )
+
+
+def is_valid(text: str, delta_type: DeltaType) -> bool:
+    """Returns whether a text can be read as a value of a type; True for types of no partition."""
+    if to_arrow_type(delta_type) is None:
+        return True
+    return _parsed(text, _parser(delta_type, UTC)) is not _INVALID
 
 
 def refusing_readers(text: str, delta_type: DeltaType) -> str | None:
@@ -127,7 +145,7 @@ def _canonical(text: str, delta_type: DeltaType) -> str | None:
 
 def _canonical_time(moment: datetime, text: str) -> str:
     moment = moment.replace(tzinfo=None)
-    if re.search(f":.*{_OFFSET}$", text) is not None:
+    if not _lacks_zone(text):
         return f"{moment.isoformat(timespec='microseconds')}Z"
     return moment.isoformat(" ").rstrip("0") if moment.microsecond else moment.isoformat(" ")
 
@@ -151,16 +169,25 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,38}")
 _NUMBER = re.compile(r"[+-]?(?=\.?[0-9])[0-9]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?")
 _SPECIAL_FLOAT = re.compile(r"nan|[+-]?inf(?:inity)?", re.IGNORECASE)
 _DAY = r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
-_DATE = re.compile(_DAY)
-_OFFSET = r"(?:Z|[+-][0-9]{2}(?::?[0-9]{2})?)"
+_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _TIMESTAMP = re.compile(
-    rf"{_DAY}[ T]([0-9]{{1,2}}):([0-9]{{2}}):([0-9]{{2}})(?:\.([0-9]{{0,9}}))?({_OFFSET})?"
+    r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})"
+    r"(?::([0-9]{1,2})(?:\.([0-9]*))?([^0-9.].*)?)?)?)?)?)?",
+    re.DOTALL,
 )
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])(?:([0-9]{2})([0-9]{2})|([0-9]{1,2})(?::([0-9]{2})(?::([0-9]{2}))?)?)"
+)
+_REGION = re.compile(r"[A-Z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*")
+_FARTHEST_OFFSET = timedelta(hours=18)
+"""Java knows no farther one."""
+_SPACE = "".join(map(chr, (*range(33), 127)))
+"""What Spark trims."""
 _TIME = r"[0-9]{1,2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?"
 _ACCEPTED = {
     **dict.fromkeys(_INTEGER_BITS, _INTEGER),
     "boolean": re.compile("true|false", re.IGNORECASE),
-    "date": _DATE,
+    "date": re.compile(_DAY),
     "timestamp_ntz": re.compile(f"{_DAY} {_TIME}"),
     "timestamp": re.compile(f"{_DAY}(?: {_TIME}Z?|T{_TIME}Z)"),
 }
@@ -183,13 +210,19 @@ def _dictionary_encoded(strings: pa.Array | pa.ChunkedArray) -> pa.DictionaryArr
     return encoded
 
 
-def _parsed(text: str | None, parse: Callable[[str], Any], delta_type: DeltaType) -> Any:
+_INVALID: Final = object()
+_INVALID_REMEDY = (
+    "run fsck, which names its files, and write them again with the engine that wrote them"
+)
+
+
+def _parsed(text: str | None, parse: Callable[[str], Any]) -> Any:
     if not text:
         return None
     try:
         return parse(text)
     except (ValueError, ArithmeticError):
-        raise CorruptTableError(f"the partition value {text!r} is not a {delta_type}") from None
+        return _INVALID
 
 
 def _parser(delta_type: DeltaType, zone: tzinfo) -> Callable[[str], Any]:
@@ -245,45 +278,57 @@ def _decimal(text: str, delta_type: DecimalType) -> Decimal:
 
 
 def _date(text: str) -> date:
-    year, month, day = _fully_matched(_DATE, text).groups()
+    year, month, day = _fully_matched(_DATE, text.strip(_SPACE)).groups("1")
     return date(int(year), int(month), int(day))
 
 
 def _microseconds(text: str, zone: tzinfo) -> int:
-    match = _fully_matched(_TIMESTAMP, text)
-    *fields, fraction, offset = match.groups()
-    year, month, day, hour, minute, second = map(int, fields)
+    year, month, day, *time, fraction, named = _fully_matched(
+        _TIMESTAMP, text.strip(_SPACE)
+    ).groups()
+    hour, minute, second = (int(part or 0) for part in time)
     moment = datetime(
-        year,
-        month,
-        day,
+        int(year),
+        int(month or 1),
+        int(day or 1),
         hour,
         minute,
         second,
         # Tables store microseconds; further digits are truncated.
         int((fraction or "")[:6].ljust(6, "0")),
-        tzinfo=zone if offset is None else _fixed_zone(offset),
+        tzinfo=zone if named is None else _zone(named.strip(_SPACE)),
     )
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _local_microseconds(text: str) -> int:
-    if _DATE.fullmatch(text):
-        # The column was a date when the value was written ("Type Widening").
-        text = f"{text} 00:00:00"
-    if _fully_matched(_TIMESTAMP, text)[8] is not None:
+    # The column may have been a date when the value was written ("Type Widening").
+    if not _lacks_zone(text):
         raise ValueError
     return _microseconds(text, UTC)
 
 
-def _fixed_zone(offset: str) -> tzinfo:
-    if offset == "Z":
+def _lacks_zone(text: str | None) -> bool:
+    """Returns whether a text is a timestamp without a time zone."""
+    match = _TIMESTAMP.fullmatch((text or "").strip(_SPACE))
+    return match is not None and match[8] is None
+
+
+def _zone(name: str) -> tzinfo:
+    if name in ("Z", "UTC", "GMT", "UT"):
         return UTC
-    hours, minutes = int(offset[1:3]), int(offset[3:].lstrip(":") or 0)
-    if minutes > 59:
+    match = _OFFSET.fullmatch(name)
+    if match is None:
+        _fully_matched(_REGION, name)
+        try:
+            return ZoneInfo(name)
+        except (KeyError, OSError):
+            raise ValueError from None
+    hours, minutes = int(match[2] or match[4]), int(match[3] or match[5] or 0)
+    distance = timedelta(hours=hours, minutes=minutes, seconds=int(match[6] or 0))
+    if minutes > 59 or int(match[6] or 0) > 59 or distance > _FARTHEST_OFFSET:
         raise ValueError
-    distance = timedelta(hours=hours, minutes=minutes)
-    return timezone(-distance if offset[0] == "-" else distance)
+    return timezone(-distance if match[1] == "-" else distance)
 
 
 def _fully_matched(form: re.Pattern[str], text: str) -> re.Match[str]:

@@ -10,6 +10,7 @@ on files is in columns throughout.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ from delta_maintenance.protocol.row_tracking.used_ids import Numbers, overlappin
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.protocol.schema.contradictions import contradictions
-from delta_maintenance.protocol.schema.partition_values import refusing_readers
+from delta_maintenance.protocol.schema.partition_values import is_valid, refusing_readers
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DeltaType,
@@ -45,6 +46,7 @@ from delta_maintenance.protocol.schema.types import (
     parse_schema,
     walk,
 )
+from delta_maintenance.protocol.statistics.columns import stats_columns_problem
 from delta_maintenance.table.data.row_counts import RowCounter, with_last_count
 from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -86,6 +88,9 @@ def _of_protocol(protocol: Protocol) -> Iterator[tuple[str, str]]:
 def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for problem in snapshot.properties.problems:
         yield "unreadable-property", problem
+    with suppress(CorruptTableError):  # Reported with the schema.
+        if (problem := stats_columns_problem(snapshot.metadata)) is not None:
+            yield "unreadable-property", problem
     state = snapshot.log.state
     if state.draft_high_water_mark is not None:
         yield "draft-row-ids", "the log contains the action rowIdHighWaterMark of a draft from 2023"
@@ -156,7 +161,7 @@ def check_live_files(
 
 
 def _check_partition_values(snapshot: Snapshot, files: LiveFiles, findings: Findings) -> None:
-    """Finds the spellings of values that some readers refuse, one finding for each."""
+    """Finds texts that are no values, and spellings that some readers refuse; one finding each."""
     try:
         types = partition_types(snapshot)
         required = required_columns(snapshot.protocol, snapshot.metadata)
@@ -177,12 +182,14 @@ def _check_partition_values(snapshot: Snapshot, files: LiveFiles, findings: Find
             continue
         distinct = values.chunk(0).dictionary
         for text in distinct.filter(pc.invert(pc.equal(distinct, ""))).to_pylist():
-            why = refusing_readers(text, types[name])
+            kind, why = "partition-value-spelling", refusing_readers(text, types[name])
+            if not is_valid(text, types[name]):
+                kind, why = "invalid-partition-value", "readers fail, or read null"
             if why is None:
                 continue
             rows = pc.indices_nonzero(pc.equal(values.cast(pa.string()), text))
             findings.add(
-                "partition-value-spelling",
+                kind,
                 f"the value {text!r} of {name}, of type {types[name]}, in "
                 f"{count_text(len(rows), 'file')}: {why}",
                 version=snapshot.version,
