@@ -6,17 +6,23 @@ file since take precedence: it is left out, as a matter for the next pass or the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit
 from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.table.commit.concurrent_commits import Advance, advance
 from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read.table import Table
+from delta_maintenance.table_names import table_text
+
+_logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -46,6 +52,27 @@ class TouchedFiles:
     def left_out_of(self, adds: pa.Table) -> pa.Table:
         """Returns the adds of files that no other writer changed."""
         return adds.filter(pc.invert(self.among(adds))) if self._locations else adds
+
+
+def delete_uncommitted(table: Table, names: Sequence[str], *, version: int) -> None:
+    """Deletes the new files of a commit that failed, if nobody committed after `version`.
+
+    A commit after it might be the failed one, so all files stay then. Files that stay are named in
+    a warning.
+    """
+    left = names
+    try:
+        if names and table.latest_version(known=version) == version:
+            left = [*table.store.delete_many(names)]
+    except DeltaMaintenanceError:
+        pass  # The store has failed, as the commit did.
+    if left:
+        _logger.warning(
+            "%s: the commit failed, and a vacuum will delete its new files: %d, such as %s",
+            table_text(table.uri),
+            len(left),
+            left[0],
+        )
 
 
 class BesideWriters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -47,6 +47,8 @@ class Change:
     """The change data files of the expired rows, if the table needs any."""
     feed_of: Numbers = field(default_factory=_none)
     """For each of these, the row of its source in `before`."""
+    new_files: tuple[str, ...] = ()
+    """The files that were written for it, or for a change that follows it at once."""
 
     @property
     def files(self) -> int:
@@ -72,7 +74,8 @@ class Change:
         """Adds the change data files of each file of `before`."""
         counts = [len(each.outputs) for each in bins]
         of = np.repeat(np.arange(len(bins)), counts)
-        return replace(self, feed=change_actions(bins), feed_of=of)
+        new_files = tuple(dict.fromkeys((*self.new_files, *names_of(bins))))
+        return replace(self, feed=change_actions(bins), feed_of=of, new_files=new_files)
 
     def without(self, touched: Mask) -> Change:
         """Returns the change of the other files."""
@@ -110,6 +113,11 @@ class Change:
         return {name: str(value) for name, value in found.items()}
 
 
+def names_of(bins: Iterable[RewrittenBin]) -> tuple[str, ...]:
+    """Returns the names of the new files of bins."""
+    return tuple(output.name for each in bins for output in each.outputs)
+
+
 def whole_files(adds: pa.Table) -> Change:
     """Returns the change that removes files with all of their rows."""
     rows = np.asarray(pc.fill_null(num_records(adds["stats"]), -1), np.int64)
@@ -130,7 +138,14 @@ def with_vectors(
     }
     for name, values in columns.items():
         after = after.set_column(after.schema.get_field_index(name), name, values)
-    return Change(before=adds, rows=rows, after=after, of=np.array(list(vectors), np.int64))
+    names = dict.fromkeys(each.relative_path() for each in vectors.values())
+    return Change(
+        before=adds,
+        rows=rows,
+        after=after,
+        of=np.array(list(vectors), np.int64),
+        new_files=tuple(name for name in names if name is not None),
+    )
 
 
 def parts(adds: pa.Table, *, most_files: int, most_bytes: int) -> Iterator[pa.Table]:

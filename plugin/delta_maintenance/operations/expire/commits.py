@@ -15,10 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from delta_maintenance.errors import CommitConflictError, RefusedError
-from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
+from delta_maintenance.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    RefusedError,
+)
+from delta_maintenance.operations.core.beside_writers import (
+    BesideWriters,
+    TouchedFiles,
+    delete_uncommitted,
+)
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.expire.changes import Change, parts, whole_files, with_vectors
+from delta_maintenance.operations.expire.changes import (
+    Change,
+    names_of,
+    parts,
+    whole_files,
+    with_vectors,
+)
 from delta_maintenance.operations.expire.feed import changes_of, has_feed, is_too_long_for_spark
 from delta_maintenance.operations.expire.limit import Limit, limit_of
 from delta_maintenance.operations.expire.marking import Marked, marked
@@ -142,7 +157,13 @@ class ExpireRun:
         overtaken = 0
         beside = BesideWriters(snapshot, follow=self._follow)
         for planned in self._changes(snapshot, whole, mixed):
-            change, landed = beside.commit(planned, self._commit, untouched=_untouched)
+            try:
+                change, landed = beside.commit(planned, self._commit, untouched=_untouched)
+            except CommitUnknownError:
+                raise
+            except DeltaMaintenanceError:
+                delete_uncommitted(self._table, planned.new_files, version=self.version)
+                raise
             if landed is not None:
                 self._count(change, landed)
             overtaken += planned.files - change.files
@@ -222,7 +243,10 @@ class ExpireRun:
         for numbers in filter(None, (others, list(feed))):
             part = adds.take(pa.array(numbers, pa.int64()))
             change = self._with_vectors(part, [found[number] for number in numbers], required)
-            yield change if numbers is others else change.with_feed(list(feed.values()))
+            if numbers is others:
+                yield replace(change, new_files=(*change.new_files, *names_of(feed.values())))
+            else:
+                yield change.with_feed(list(feed.values()))
 
     def _with_vectors(
         self, adds: pa.Table, found: list[Marked], required: RequiredStatistics
@@ -257,10 +281,11 @@ class ExpireRun:
         """
         contract = self._contract_of(snapshot)
         done, feed = self._written(snapshot, contract, sources, found)
+        new_files = names_of([*done.values(), *feed.values()])
         whole = [number for number, each in enumerate(found) if each.is_whole]
         if has_feed(snapshot):
             if whole:
-                yield _whole(adds, found, whole)
+                yield replace(_whole(adds, found, whole), new_files=new_files)
             whole = []
         kept = sorted((*whole, *done))
         if not kept:
@@ -278,7 +303,7 @@ class ExpireRun:
             after += [add | {"dataChange": True} for add in new]
             of += [at] * len(new)
         columns = contract.spec.naming.partition_columns
-        change = replace(_whole(adds, found, kept), rewrites=True)
+        change = replace(_whole(adds, found, kept), rewrites=True, new_files=new_files)
         if after:
             added = staged_adds(after, partition_columns=columns)
             change = replace(change, after=added, of=np.array(of, np.int64))

@@ -9,7 +9,7 @@ seconds are recorded in the journal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.operations.core.beside_writers import delete_uncommitted
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract
@@ -134,6 +135,7 @@ class RewriteRun:
         engine: BinEngine,
         settings: RunSettings,
     ) -> None:
+        self._table = table
         self._store = table.store
         self._contract = contract
         self._work = work
@@ -181,10 +183,24 @@ class RewriteRun:
                     pending.fate = "unknown"
             raise
         except DeltaMaintenanceError as error:
-            for pending in self._ready:
-                if pending.fate is None:
-                    pending.fate, pending.problem = "failed", str(error)
+            failed = [pending for pending in self._ready if pending.fate is None]
+            for pending in failed:
+                pending.fate, pending.problem = "failed", str(error)
+            if self._journalled_at is None:
+                self._delete_files_of(failed)
             raise
+
+    def _delete_files_of(self, failed: Iterable[Pending]) -> None:
+        """Deletes the files of bins whose commit failed, except those that a journal names."""
+        names = [
+            output.name
+            for pending in failed
+            if pending.done.bin.number not in self._adopted
+            for done in (pending.done, pending.current)
+            if done is not None
+            for output in done.outputs
+        ]
+        delete_uncommitted(self._table, names, version=self.commits.version)
 
     def reports(self) -> tuple[BinReport, ...]:
         """Returns the report of each bin."""

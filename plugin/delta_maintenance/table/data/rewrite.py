@@ -17,13 +17,13 @@ next one is filled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId, new_id
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -161,11 +161,20 @@ class _Attempt:
         self._partition: Mapping[str, str | None] = dict(work.partition_values)
         self._digest = RowsDigest(spec.files.layout.schema, self._partition, work.digest_kind(spec))
         self._writers: list[DataFileWriter] = []
+        self._names: list[str] = []
         self.outputs: list[WrittenFile] = []
         self.runs: list[Run] = []
 
     def run(self) -> None:
-        """Writes the new files."""
+        """Writes the new files. If the bin ends or is started again, they are deleted."""
+        try:
+            self._write()
+        except (LostBloomFilters, SourceError, StorageError):
+            with suppress(StorageError):
+                self._store.delete_many(self._names)
+            raise
+
+    def _write(self) -> None:
         files = self._spec.files
         reader = DataFileReader(self._store, files.layout, bloom_filters=files.bloom_filters)
         sources = rows_of_sources(
@@ -218,6 +227,7 @@ class _Attempt:
             name = self._spec.naming.name(
                 self._partition, len(self._writers), self._new_id(), codec
             )
+            self._names.append(name)
             writer = DataFileWriter(self._store, name, self._spec.files, self._idle_workers)
             self._writers.append(open_file.enter_context(writer))
         return self._writers[-1]
