@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import (
     CorruptTableError,
+    DeltaMaintenanceError,
     InvalidRequestError,
     NotADeltaTableError,
     VersionNotFoundError,
@@ -278,6 +280,26 @@ def test_history_depends_on_file_names_and_not_on_commits() -> None:
     assert [entry.operation for entry in history] == [None, "LAST", None, "A", "CREATE"]
     assert history[1].commit_info == {"operation": "LAST", "userName": "u"}
     assert history[0].commit_info == {}
+
+
+@pytest.mark.conformance("LOG-11")
+def test_versions_that_nothing_opens_are_marked() -> None:
+    table = TableBuilder()
+    table.commit([protocol(), metadata()])
+    for version in range(1, 9):
+        table.commit([commit_info(str(version))])
+    table.checkpoint(5)
+    for version in (1, 6):
+        table.store.delete(f"{LOG}/{version:020d}.json")
+    entries = table.open().history()
+    assert {entry.version: entry.is_readable for entry in entries} == {
+        **{0: True, 2: False, 3: False, 4: False, 5: True, 7: False, 8: False}
+    }
+    for entry in entries:
+        with nullcontext() if entry.is_readable else pytest.raises(DeltaMaintenanceError):
+            assert table.open().snapshot(version=entry.version).version == entry.version
+    assert table.open().history(limit=2) == entries[:2]
+    assert [entry.to_json()["readable"] for entry in entries[:2]] == [False, False]
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 5, 100])

@@ -125,7 +125,8 @@ def _add_history(verbs: Verbs) -> None:
         summary="list the retained commits, newest first",
         description=(
             "List the commits that the log retains, newest first, each with its version, even if "
-            "it\ncontains no commitInfo. Reads only."
+            "it\ncontains no commitInfo. Versions without the commits or the checkpoint that open "
+            "them are\nmarked. Reads only."
         ),
         json_help="print one JSON document, a list, instead of text",
         example="history s3://lake/sales/orders --limit 20",
@@ -149,7 +150,7 @@ def _history(arguments: argparse.Namespace) -> None:
         ("version", "time", "operation", "by"),
         [
             (
-                entry.version,
+                entry.version if entry.is_readable else f"{entry.version} (cannot be opened)",
                 instant_text(entry.timestamp_ms),
                 entry.operation,
                 entry.commit_info.get("engineInfo"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -31,7 +31,13 @@ from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead
 from delta_maintenance.table.read.log_reader import LogTail, read_without_files
-from delta_maintenance.table.read.segment import LogListing, latest_version, list_log, no_log
+from delta_maintenance.table.read.segment import (
+    LogListing,
+    latest_version,
+    list_log,
+    no_log,
+    openable_versions,
+)
 from delta_maintenance.table.read.snapshot import Snapshot
 
 
@@ -46,6 +52,8 @@ class CommitEntry:
     operation: str | None
     commit_info: Json = field(default_factory=dict)
     """The `commitInfo` of the commit; empty if the writer left none."""
+    is_readable: bool = True
+    """Whether the log has the commits, or the checkpoint, that open this version."""
 
     @property
     def timestamp(self) -> datetime:
@@ -59,6 +67,7 @@ class CommitEntry:
             "timestamp_ms": self.timestamp_ms,
             "operation": self.operation,
             "commitInfo": dict(self.commit_info),
+            "readable": self.is_readable,
         }
 
 
@@ -86,7 +95,11 @@ def commit_history(
     entries = [listing.commits[version] for version in sorted(listing.commits)]
     if limit is not None:
         entries = entries[max(0, len(entries) - limit) :]
-    return list(_read_entries(store, entries, times, since))
+    openable = openable_versions(listing)
+    return [
+        replace(entry, is_readable=entry.version in openable)
+        for entry in _read_entries(store, entries, times, since)
+    ]
 
 
 def adjusted_times(listing: LogListing) -> dict[int, int]:

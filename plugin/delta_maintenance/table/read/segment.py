@@ -161,6 +161,15 @@ def latest_version(listing: LogListing) -> int | None:
     return max(versions, default=None)
 
 
+def openable_versions(listing: LogListing) -> frozenset[int]:
+    """Returns the versions with all commits since a complete checkpoint, or since version 0."""
+    openable = {-1, *(checkpoint.version for checkpoint in listing.checkpoints)}
+    for version in sorted(listing.commits):
+        if version - 1 in openable:
+            openable.add(version)
+    return frozenset(openable - {-1})
+
+
 def choose_segment(
     listing: LogListing, version: int | None = None, *, avoid: Collection[str] = ()
 ) -> LogSegment:
