@@ -149,6 +149,31 @@ def test_the_bounds_of_a_column_exclude_files(condition: str, expected: list[boo
     assert read(condition, table(n=column)) == expected
 
 
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("n = 5", [True, True, False]),
+        ("n <=> 5", [True, True, False]),
+        ("n in (4, 5)", [True, True, False]),
+        ("n <> 5", [True, True, True]),
+        ("n < 5", [False, True, False]),
+        ("n > 15", [True, False, True]),
+    ],
+)
+def test_a_single_bound_skips_only_for_conditions_on_that_bound(
+    condition: str, expected: list[bool]
+) -> None:
+    # From 10 on, up to 9, and 20 only.
+    column = column_bounds(
+        LONG,
+        least=pa.array([10, None, 20], pa.int64()),
+        greatest=pa.array([None, 9, 20], pa.int64()),
+        nulls=pa.array([0, 0, 0], pa.int64()),
+        rows=np.array([9, 3, 3]),
+    )
+    assert read(condition, table(n=column)) == expected
+
+
 def test_bounds_are_as_wide_as_writers_may_have_cut_them() -> None:
     instant = PrimitiveType(name="timestamp")
     cut = datetime(2024, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)

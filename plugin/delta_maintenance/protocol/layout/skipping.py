@@ -93,7 +93,7 @@ class _Reader:
         ends = pc.min_max(listed)
         above, _ = _compared(column, ">=", ends["min"])
         below, _ = _compared(column, "<=", ends["max"])
-        return above & below, ~column.all_null
+        return column.unknown | (above & below), ~column.all_null
 
     def _all(self) -> Mask:
         return np.ones(self._files.count, np.bool_)
@@ -114,6 +114,8 @@ def _compared(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[Mask, 
     inside = _or_unknown(pc.less_equal(_number(least), value)) & _or_unknown(
         pc.greater_equal(_number(greatest), value)
     )
+    # Delta Spark skips no file by a single bound for a condition on both.
+    inside |= column.unknown
     constant = pc.and_(pc.equal(_number(least), value), pc.equal(_number(greatest), value))
     equal, unequal = some & inside, some & ~to_bools(pc.fill_null(constant, False))
     if sign == "<=>":
@@ -126,6 +128,7 @@ def _starting(column: ColumnBounds, prefix: bytes) -> tuple[Mask, Mask]:
     start, end = (pc.binary_slice(each, 0, size) for each in (column.least, column.greatest))
     true = some & _or_unknown(pc.less_equal(start, prefix))
     true &= _or_unknown(pc.greater_equal(end, prefix))
+    true |= column.unknown
     # As Delta Spark does, a negation skips by the values of partition columns only.
     return true, some & ~true if column.is_partition else some
 
