@@ -19,10 +19,12 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.spark import job
+from delta_maintenance.spark.rewriting import _lost
 from delta_maintenance.spark.session import executor_options
 from delta_maintenance.submission.job_report import JobError, JobReport, read_report
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
+from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.progress import Progress
 
 SPEC = JobSpec(
@@ -49,6 +51,26 @@ def fails_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         raise error
 
     monkeypatch.setattr(job, "_in_session", fail)
+
+
+def test_a_spark_without_pandas_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As PySpark 3.5 says it on the driver, and in the failure of a task.
+    missing = "Pandas >= 1.0.5 must be installed; however, it was not found."
+    error = ImportError(missing)
+    fails_with(monkeypatch, error)
+    job.main(["--spec", json.dumps(SPEC.to_json())])
+    assert "pip install 'delta-maintenance[spark]'" in capsys.readouterr().err
+    lost = _lost(
+        Bin(number=0, sources=(), reasons=()),
+        Exception(
+            f"Job aborted. most recent failure: Lost task 0.0: ImportError: {missing}\n\tat x"
+        ),
+    )
+    assert missing in str(lost.problem) and "delta-maintenance[spark]" in str(lost.problem)
+    other = _lost(Bin(number=0, sources=(), reasons=()), Exception("it was stopped"))
+    assert other.problem == "no executor completed the task: it was stopped"
 
 
 def test_a_specification_survives_its_json() -> None:

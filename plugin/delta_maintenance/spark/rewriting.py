@@ -39,6 +39,7 @@ from delta_maintenance.spark.clustering import SparkSorting
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.session import JobSession, executor_options, is_connected
 from delta_maintenance.spark.threads import add_tag, cancel_tagged, for_thread
+from delta_maintenance.submission.versions import remedy_without_pandas
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"
@@ -279,4 +280,6 @@ def _lost(work: Bin, error: BaseException) -> BinOutcome:
     text = str(error).rpartition("most recent failure: ")[2]
     why = message_line(_STACK.split(text, maxsplit=1)[0], _MOST_PROBLEM)
     problem = f"no executor completed the task: {why or type(error).__name__}"
+    remedy = remedy_without_pandas(str(error))
+    problem = problem if remedy is None else f"{problem}; {remedy}"
     return BinOutcome(number=work.number, failure="failed", problem=problem, retryable=True)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from delta_maintenance import errors
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.submission.versions import remedy_without_pandas
 
 OWN_LINE = "delta-maintenance: "
 """The prefix of lines of the job that are meant for people."""
@@ -48,7 +49,9 @@ class JobError(Record):
         if not isinstance(error, DeltaMaintenanceError):
             name = type(error).__name__
             error = DeltaMaintenanceError(
-                f"{name}: {_gist(error)}", remedy="check the job's log; it is safe to run again"
+                f"{name}: {_gist(error)}",
+                remedy=remedy_without_pandas(str(error))
+                or "check the job's log; it is safe to run again",
             )
         else:
             name = type(error).__name__
