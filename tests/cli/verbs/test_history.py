@@ -22,6 +22,7 @@ def test_commits_come_newest_first_with_the_version_of_their_file(
         "timestamp_ms": EPOCH_MS + 3 * MINUTE_MS,
         "operation": "DELETE",
         "commitInfo": {"operation": "DELETE", "engineInfo": "Engine/1", "version": 99},
+        "readable": True,
     }
     assert [entry["version"] for entry in document] == [3, 2, 1, 0]
     assert document[1] == {
@@ -29,6 +30,7 @@ def test_commits_come_newest_first_with_the_version_of_their_file(
         "timestamp_ms": EPOCH_MS + 2 * MINUTE_MS,
         "operation": None,
         "commitInfo": {},
+        "readable": True,
     }
 
 
@@ -43,6 +45,8 @@ def test_people_get_a_line_per_commit(cli: Any, builder: TableBuilder) -> None:
     assert outcome.status == 0 and outcome.err == ""
     [line] = [line for line in outcome.out.splitlines() if "OPTIMIZE" in line]
     assert line.split() == ["3", "2023-11-14T22:16:20Z", "OPTIMIZE", "Engine/1"]
+    builder.store.delete(f"_delta_log/{0:020}.json")
+    assert "3 (cannot be opened)" in cli("history", builder.store.root).out
 
 
 def test_real_tables_list_every_retained_commit(cli: Any, corpus: Path) -> None:
