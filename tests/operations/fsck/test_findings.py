@@ -205,6 +205,17 @@ DECIMAL_PARTITION = json.dumps(
         ],
     }
 )
+
+
+def _decimal_partition(value: str) -> Callable[[SoundTable], object]:
+    table = {"schema": DECIMAL_PARTITION, "partitioned_by": ["d"]}
+    return lambda t: t.step(
+        log.metadata(configuration=CONFIGURATION, **table),
+        t.data("e", partitionValues={"d": value}),
+        t.mark(),
+    )
+
+
 SEEDS: dict[str, Seed] = {
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
@@ -234,26 +245,8 @@ SEEDS: dict[str, Seed] = {
         "b",
         {"remove-of-absent-file": 1},
     ),
-    "partition-value-spelling": Seed(
-        lambda t: t.step(
-            log.metadata(
-                configuration=CONFIGURATION, schema=DECIMAL_PARTITION, partitioned_by=["d"]
-            ),
-            t.data("e", partitionValues={"d": "1.5"}),
-            t.mark(),
-        ),
-        "e",
-    ),
-    "invalid-partition-value": Seed(
-        lambda t: t.step(
-            log.metadata(
-                configuration=CONFIGURATION, schema=DECIMAL_PARTITION, partitioned_by=["d"]
-            ),
-            t.data("e", partitionValues={"d": "much"}),
-            t.mark(),
-        ),
-        "e",
-    ),
+    "partition-value-spelling": Seed(_decimal_partition("1.5"), "e"),
+    "invalid-partition-value": Seed(_decimal_partition("much"), "e"),
     "missing-not-null-column": Seed(
         lambda t: (
             t.step(

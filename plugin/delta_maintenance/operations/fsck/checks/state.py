@@ -89,8 +89,8 @@ def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     for problem in snapshot.properties.problems:
         yield "unreadable-property", problem
     with suppress(CorruptTableError):  # Reported with the schema.
-        if (problem := stats_columns_problem(snapshot.metadata)) is not None:
-            yield "unreadable-property", problem
+        if (wrong_names := stats_columns_problem(snapshot.metadata)) is not None:
+            yield "unreadable-property", wrong_names
     state = snapshot.log.state
     if state.draft_high_water_mark is not None:
         yield "draft-row-ids", "the log contains the action rowIdHighWaterMark of a draft from 2023"
