@@ -6,7 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.address import Address
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.storage import StorageRule
-    from delta_maintenance.policies.discovery import Discovery
+    from delta_maintenance.policies.discovery import Discovery, FailedSearches
     from delta_maintenance.policies.execute import SubmitToSpark
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
@@ -60,18 +60,22 @@ class PolicyWork:
             )
         return load_policy(path)
 
-    def discover(self) -> Discovery:
+    def discover(self, failures: FailedSearches | None = None) -> Discovery:
         """Finds all tables of the policy, including those that its patterns match."""
         from delta_maintenance.policies.discovery import discover
 
-        return discover(self.policy, storage_options=_options_at, memory=self._memory)
+        return discover(
+            self.policy, storage_options=_options_at, memory=self._memory, failures=failures
+        )
 
+    @cached_property
     def clones(self) -> PolicyClones:
-        """Returns the search for clones among all tables of the policy."""
+        """The search for clones among all tables of the policy."""
         from delta_maintenance.policies.clones import PolicyClones
+        from delta_maintenance.policies.discovery import FailedSearches
 
         return PolicyClones(
-            discover=self.discover,
+            discover=partial(self.discover, FailedSearches()),
             options_at=_options_at,
             policies=(self.policy,),
             state=assessment_store().store,

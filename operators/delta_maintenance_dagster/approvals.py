@@ -71,7 +71,7 @@ def build_approval_job(
             context.add_output_metadata(listed)
             return
         plans = _approved(context, config, tables)
-        clones = resources.clones(context.resources)
+        clones = resources.clones(context.resources, settings.state)
         runs = [
             TableRun(
                 context=context,

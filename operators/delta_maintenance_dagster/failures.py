@@ -67,11 +67,15 @@ class SharedState:
     @contextmanager
     def opened(self, provided: Any) -> Iterator[AssessmentStore]:
         """Opens the folder for the duration of the block."""
-        from delta_maintenance.policies.assessments import AssessmentStore
-
-        storage = self.storage.resolve(provided)
-        store = AssessmentStore(self.uri, storage.storage_options(StorageRule(), uri=self.uri))
+        store = self.open(provided)
         try:
             yield store
         finally:
             store.close()
+
+    def open(self, provided: Any) -> AssessmentStore:
+        """Opens the folder. Nothing is read yet."""
+        from delta_maintenance.policies.assessments import AssessmentStore
+
+        storage = self.storage.resolve(provided)
+        return AssessmentStore(self.uri, storage.storage_options(StorageRule(), uri=self.uri))

@@ -27,11 +27,16 @@ def last_rows(
     storage_options: Callable[[], Mapping[str, str]],
     prices: Prices | None,
 ) -> Sequence[Mapping[str, Any]]:
-    """Returns the newest rows of a table, the newest first. Raises the errors of the ledger."""
+    """Returns the newest rows of a table, the newest first; none if the store of the ledger failed
+    a short while ago. Raises the errors of the ledger.
+    """
+    from delta_maintenance.ledger.recording import is_unreachable
     from delta_maintenance.ledger.summary import newest
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.storage import open_store
 
+    if is_unreachable(rule.uri, None):
+        return ()
     ledger = LedgerTable(open_store(rule.uri, storage_options()))
     since = clock.now() - _LOOKS_BACK
     rows: list[dict[str, Any]] = newest(

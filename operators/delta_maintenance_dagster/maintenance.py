@@ -150,7 +150,7 @@ def build_maintenance_step(
         selected = context.selected_asset_keys
         # A person waits for other runs.
         state = settings.state if config.operation is None and not config.plan_only else None
-        clones = resources.clones(context.resources)
+        clones = resources.clones(context.resources, settings.state)
         runs = [
             TableRun(
                 context=context,

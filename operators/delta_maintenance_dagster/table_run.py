@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from concurrent.futures import as_completed
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,9 @@ WAIT_SECONDS = 3600.0
 """The maximum time for which a run waits for another run on the same table."""
 PAUSE_SECONDS = 10.0
 """The interval in seconds for checking whether the other run has ended."""
+_AT_ONCE = 1.0
+"""The seconds in which a store usually answers."""
+_PROBED = "_delta_log/_last_checkpoint"
 _PERSON = "user"
 """The tag of a run with the person who launched it, which only Dagster+ sets by itself."""
 _ASKERS = (_PERSON, "dagster/schedule_name", "dagster/sensor_name")
@@ -98,20 +102,27 @@ class Resources:
         others = (*self.others, *of_readers, *of_ledgers)
         return own.union(*(storage.required for storage in others))
 
-    def clones(self, provided: Any) -> PolicyClones:
-        """Returns the search for clones; `provided` are the resources of an execution."""
+    def clones(self, provided: Any, state: SharedState | None) -> PolicyClones:
+        """Returns the search for clones; `provided` are the resources of an execution. With a
+        `state`, it remembers what it reads between runs.
+        """
         from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import Discovery, discover
+        from delta_maintenance.policies.discovery import Discovery, FailedSearches, discover
         from delta_maintenance.policies.rediscovery import kept_tables
 
         def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
             storage = self.storage.named(rule.connection).resolve(provided)
             return storage.storage_options(rule, uri=uri)
 
+        failures = {id(each.among): FailedSearches() for each in self.tables}
+
         def found() -> Discovery:
             then = [each.policy for each in self.tables if not each.kept]
             policies = {id(each.among): each.among for each in self.tables if each.among}
-            now = [(each, discover(each, storage_options=options_at)) for each in policies.values()]
+            now = [
+                (each, discover(each, storage_options=options_at, failures=failures[key]))
+                for key, each in policies.items()
+            ]
             return Discovery(
                 tables=(
                     *(each.policy for each in self.tables),
@@ -135,6 +146,7 @@ class Resources:
                 {id(each.among): each.among for each in self.tables if each.among}.values()
             ),
             tables=tuple(each.policy for each in self.tables),
+            state=None if state is None else state.open(provided).store,
         )
 
 
@@ -243,6 +255,12 @@ class TableRun:
             )
 
         return self._on_table(work, approved=[plan.operation for plan in plans])
+
+    def probe(self) -> None:
+        """Sends a request to the store of the table; its answer does not matter."""
+        storage = self.resources.storage.resolve(self.context.resources)
+        with closing(storage.open_table(self.table.policy).store) as store:
+            store.stat(_PROBED)
 
     def evaluate_checks(self, finished: FinishedRun, thresholds: HealthThresholds) -> None:
         """Records the health checks: the table has just been assessed."""
@@ -431,12 +449,13 @@ def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingP
 def all_of(
     runs: Sequence[TableRun], work: Callable[[TableRun], FinishedRun]
 ) -> Iterator[tuple[TableRun, FinishedRun]]:
-    """Does the work on each table, in order; tables on which another run is working come last.
+    """Does the work on each table, in order. Tables whose store does not answer at once come after
+    the others, and tables on which another run is working last.
 
     Waits for those for at most `WAIT_SECONDS`, and then raises a `Failure` that may be retried.
     """
     late: list[TableRun] = []
-    for each in runs:
+    for each in _answering_first(runs):
         try:
             finished = work(each)
         except BusyError as error:
@@ -456,6 +475,22 @@ def all_of(
             else:
                 yield each, finished
                 break
+
+
+def _answering_first(runs: Sequence[TableRun]) -> Iterator[TableRun]:
+    """Yields the tables whose store answers at once, in order, and then the others as theirs do."""
+    from delta_maintenance.policies.lanes import start_jobs, wait_for
+
+    if len(runs) < 2:
+        yield from runs
+        return
+    slow = {}
+    for job, run in zip(start_jobs(TableRun.probe, runs), runs, strict=True):
+        if wait_for(job, patience=_AT_ONCE):
+            yield run
+        else:
+            slow[job] = run
+    yield from (slow[job] for job in as_completed(slow))
 
 
 def _operations(assessment: Assessment | None) -> tuple[AssessedOperation, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
+from delta_maintenance.ledger import recording
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
@@ -132,6 +135,38 @@ def test_a_ledger_that_is_down_costs_a_warning_and_is_caught_up(
     assert [*recorder.record(result(outcome()), origin("c"))] == []
     assert recorded(ledger) == ["a-0", "b-0", "c-0"]
     assert not [*(tmp_path / "state/ledger").iterdir()]
+
+
+@pytest.mark.parametrize("other_process", [False, True])
+def test_a_ledger_whose_store_does_not_answer_is_waited_for_once(
+    ledger: LedgerTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_process: bool
+) -> None:
+    state, asked, at = state_in(tmp_path), [], [datetime.now(UTC)]
+    monkeypatch.setattr(recording, "_failed_at", {})
+    monkeypatch.setattr(clock, "now", lambda: at[0])
+
+    def down() -> LedgerTable:
+        asked.append(1)
+        raise StorageError("no answer", remedy="wait")
+
+    def record(run: str, opens: Callable[[], LedgerTable], into: Store | None = state) -> list[str]:
+        if other_process:
+            recording._failed_at.clear()
+        recorder = Recorder(open_ledger=opens, state=into, address="memory://ledger")
+        return [*recorder.record(result(outcome()), origin(run))]
+
+    warnings = [record(run, down) for run in "abc"]
+    assert len(asked) == 1
+    assert "is not tried again for 5 minutes" in warnings[0][0]
+    assert all("the next run delivers" in told for some in warnings for told in some)
+    assert [len(some) for some in warnings] == ([1, 1, 1] if other_process else [1, 0, 0])
+    at[0] += timedelta(minutes=6)
+    assert record("d", lambda: ledger) == []
+    assert recorded(ledger) == ["a-0", "b-0", "c-0", "d-0"]
+    recording._failed_at.clear()
+    monkeypatch.setattr(state, "stat", lambda path: None)
+    (told,) = record("x", down, None)
+    assert "its rows are lost" in told
 
 
 def test_two_processes_that_catch_up_at_once_deliver_a_row_once(

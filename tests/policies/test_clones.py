@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.policies import clones as clones_module
+from delta_maintenance.policies import references as references_module
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, UnlistedPattern
@@ -100,9 +104,9 @@ def test_only_new_commits_are_read_in_later_runs(monkeypatch: pytest.MonkeyPatch
     copy = table("copy", "own.parquet")
     state, read = MemoryStore(), []
     assert Run("a", "copy", state=state).of("a") == set()
-    taken = clones_module.take_foreign_paths
+    taken = references_module.take_foreign_paths
     monkeypatch.setattr(
-        clones_module, "take_foreign_paths", lambda *a, **k: (read.append(1), taken(*a, **k))
+        references_module, "take_foreign_paths", lambda *a, **k: (read.append(1), taken(*a, **k))
     )
     run = Run("a", "copy", state=state)
     run.now = NOW + timedelta(minutes=6)
@@ -158,23 +162,219 @@ def test_the_text_of_a_log_decides_for_a_table_that_is_not_supported() -> None:
     assert Run("a", "new").of("a") == set()
     unsupported.log(add(f"{LAKE}/a/x.parquet"))
     assert Run("a", "new").of("a") == {"new"}
-    # Its older part is a checkpoint, which is not read as text.
+    # Its older part is a checkpoint, which is not text.
     unsupported.checkpoint()
-    unsupported.drop(f"{0:020}.json")
-    with pytest.raises(RefusedError, match=r"the table memory://lake/new may be a shallow clone"):
-        Run("a", "new").of("a")
+    unsupported.drop(*(f"{version:020}.json" for version in range(3)))
+    unsupported.log(add("more.parquet"))
+    assert Run("a", "new").of("a") == {"new"}
     assert Run("a", "new", clones={"unreadable": "ignore"}).of("a") == set()
 
 
-def test_tables_that_could_not_be_listed_stop_a_vacuum() -> None:
+BROKEN = {"missing": None, "truncated": b'{"add":{"path":', "zeros": bytes(64)}
+"""What becomes of one commit of a table."""
+
+
+@pytest.mark.parametrize("damage", BROKEN)
+@pytest.mark.parametrize("reference", ["none", "commit", "checkpoint"])
+def test_a_table_that_cannot_be_read_counts_by_what_can_be_read_of_it(
+    damage: str, reference: str, caplog: pytest.LogCaptureFixture
+) -> None:
     table("a", "x.parquet")
-    run = Run("a")
+    table("other", "x.parquet")
+    broken = table("broken", "own.parquet")
+    if reference != "none":
+        broken.log(add(f"{LAKE}/a/x.parquet"))
+    if reference == "checkpoint":
+        broken.checkpoint()
+        broken.drop(*(f"{version:020}.json" for version in range(3)))
+    for _ in range(3):
+        broken.log(add("more.parquet"))
+    lost = f"_delta_log/{broken.open().latest_version() - 1:020}.json"
+    broken.store.delete(lost)
+    if (data := BROKEN[damage]) is not None:
+        broken.store.put(lost, data)
+    suspected = set() if reference == "none" else {"broken"}
+    run = Run("a", "other", "broken")
+    assert (run.of("a"), run.of("other")) == (suspected, set())
+    told = [line for line in caplog.messages if "broken" in line]
+    is_whole = damage != "missing" and reference != "checkpoint"
+    assert len(told) == (0 if is_whole else 1), "once for the run"
+    strict = Run("a", "other", "broken", clones={"unreadable": "block"})
+    if is_whole or reference != "none":
+        assert strict.of("a") == suspected
+    else:
+        with pytest.raises(RefusedError, match="the table memory://lake/broken may be a shallow"):
+            strict.of("a")
+
+
+def test_a_policy_whose_table_lacks_a_commit_goes_on_with_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = clock.now()
+    names = [f"t{number}" for number in range(4)]
+    for name in (*names, "broken"):
+        made = Folder(tmp_path / name, now=now, first=[protocol(), metadata()])
+        made.log(add("x.parquet"))
+        made.log(removed("x.parquet", 90))
+        made.file("x.parquet")
+    (tmp_path / "broken/_delta_log" / f"{1:020}.json").unlink()
+    config = tmp_path / "policy.yaml"
+
+    def ended(text: str) -> dict[str, str]:
+        config.write_text(text)
+        for name in names:
+            (tmp_path / name / "x.parquet").write_bytes(b"x")
+            os.utime(tmp_path / name / "x.parquet", (0, 0))
+        main(["run", str(config), "--json"])
+        printed = capsys.readouterr()
+        assert printed.err.count("could not be examined for shallow clones") <= 1
+        return {each["name"]: str(each["problem"]) for each in json.loads(printed.out)}
+
+    entries = f"tables:\n- {{pattern: '{tmp_path}/*', vacuum: true}}\n"
+    problems = ended(f"version: 1\n{entries}")
+    assert [problems[name] for name in names] == ["None"] * 4 and "broken" in problems
+    assert not [name for name in names if (tmp_path / name / "x.parquet").exists()]
+    # The key is where the message says, and so is the way back.
+    strict = f"version: 1\ndefaults: {{clones: {{unreadable: block}}}}\n{entries}"
+    problems = ended(strict)
+    assert all(
+        "clones: {unreadable: suspected} in the policy, for this table" in problems[name]
+        for name in names
+    )
+    back = strict.replace("vacuum: true", "vacuum: true, clones: {unreadable: suspected}")
+    assert [ended(back)[name] for name in names] == ["None"] * 4
+
+
+@pytest.mark.parametrize("unreadable", ["suspected", "block", "ignore"])
+def test_tables_that_could_not_be_listed_stop_a_vacuum_if_the_policy_says_so(
+    unreadable: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    table("a", "x.parquet")
+    run = Run("a", clones={"unreadable": unreadable})
     run.unlisted = (UnlistedPattern("s3://b/**", StorageError("access denied")),)
-    with pytest.raises(RefusedError, match=r"s3://b/\*\* may be .* access denied.*ignore"):
-        run.of("a")
-    ignoring = Run("a", clones={"unreadable": "ignore"})
-    ignoring.unlisted = run.unlisted
-    assert ignoring.of("a") == set()
+    if unreadable == "block":
+        with pytest.raises(RefusedError, match=r"s3://b/\*\* may be .* access denied.*suspected"):
+            run.of("a")
+        return
+    assert run.of("a") == run.of("a") == set()
+    assert len(caplog.messages) == (unreadable == "suspected")
+
+
+class Silent:
+    """Lets looks at one table wait, as for a store that does not answer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.released = threading.Event()
+        self.looks = 0
+        uri, opened = f"{LAKE}/{name}", clones_module.open_table
+
+        def open_silent(address: str, *arguments: Any, **options: Any) -> Any:
+            if address == uri:
+                self.looks += 1
+                self.released.wait(20)
+            return opened(address, *arguments, **options)
+
+        monkeypatch.setattr(clones_module, "open_table", open_silent)
+        monkeypatch.setattr(clones_module, "_PATIENCE", 0.2)
+        monkeypatch.setattr(clones_module, "_BRIEFLY", 0.05)
+
+
+def test_a_silent_table_is_waited_for_once_and_counts_as_soon_as_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    silent = Silent(monkeypatch, "copy")
+    table("a", "x.parquet")
+    copy = table("copy", f"{LAKE}/a/x.parquet")
+    state = MemoryStore()
+    run = Run("a", "copy", state=state)
+    looks = [threading.active_count()]
+    for _ in range(20):
+        assert run.clones.of(copy.open(), run.policy.named_tables[0], anew=True) == ()
+    assert silent.looks == 1 and threading.active_count() <= looks[0] + 2
+    silent.released.set()
+    run.now += timedelta(minutes=6)
+    assert run.of("a") == {"copy"}
+
+
+def test_a_table_that_is_still_being_read_counts_by_what_was_read_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table("a", "x.parquet")
+    table("copy", f"{LAKE}/a/x.parquet")
+    released, taken = threading.Event(), references_module.take_foreign_paths
+
+    def take_slowly(snapshot: Any, **options: Any) -> None:
+        taken(snapshot, **options)
+        if snapshot.table.endswith("copy"):
+            released.wait(20)
+
+    monkeypatch.setattr(references_module, "take_foreign_paths", take_slowly)
+    monkeypatch.setattr(clones_module, "_PATIENCE", 0.3)
+    try:
+        assert Run("a", "copy").of("a") == {"copy"}
+    finally:
+        released.set()
+
+
+def test_a_failure_is_remembered_for_a_while_and_not_by_other_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table("a", "x.parquet")
+    copy = table("copy", f"{LAKE}/a/x.parquet")
+    copy.store.put(f"_delta_log/{0:020}.json", b"{")
+    copy.drop(f"{1:020}.json")
+    opened, looks = clones_module.open_table, []
+    monkeypatch.setattr(
+        clones_module, "open_table", lambda *a, **k: (looks.append(a[0]), opened(*a, **k))[1]
+    )
+    state = MemoryStore()
+    run = Run("a", "copy", state=state, clones={"unreadable": "block"})
+    for _ in range(3):
+        run.clones.of(Table(MemoryStore()), run.policy.named_tables[0])
+        policy_table = run.policy.named_tables[0]
+        run.clones.of(Table(named_store(f"{LAKE}/a")), policy_table, anew=True)
+    assert looks.count(f"{LAKE}/copy") == 1
+    # It was repaired, and the vacuum is tried again at once.
+    _delete(copy)
+    table("copy", f"{LAKE}/a/x.parquet")
+    again = Run("a", "copy", state=state, clones={"unreadable": "block"})
+    assert set(again.clones.of(Table(named_store(f"{LAKE}/a")), policy_table, anew=True)) == {
+        f"{LAKE}/copy"
+    }
+
+
+def test_a_memory_that_cannot_be_written_holds_up_no_vacuum(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table("a", "x.parquet")
+    table("copy", f"{LAKE}/a/x.parquet")
+
+    class Full(MemoryStore):
+        def put(self, path: str, data: bytes) -> None:
+            raise StorageError("cannot write: no space left", remedy="make room")
+
+    run = Run("a", "copy", state=Full())
+    for _ in range(3):
+        assert run.of("a") == {"copy"}
+        run.now += timedelta(minutes=6)
+    assert len(caplog.messages) == 1 and "no space left" in caplog.messages[0]
+
+
+def test_a_table_that_earlier_runs_may_have_read_stops_a_vacuum_while_their_memory_is_unknown() -> (
+    None
+):
+    table("a", "x.parquet")
+    broken = table("broken", "own.parquet")
+    broken.log(add("more.parquet"))
+    broken.drop(f"{1:020}.json")
+
+    class Down(MemoryStore):
+        def read_head(self, path: str, size: int) -> bytes:
+            raise StorageError("the folder is not there", remedy="wait")
+
+    with pytest.raises(RefusedError, match=r"broken may be .* unknown: the folder is not there"):
+        Run("a", "broken", state=Down()).of("a")
+    assert Run("a", state=Down()).of("a") == set(), "only tables that cannot be read"
 
 
 @pytest.mark.parametrize("part", ["s3://b/**", "catalogs.lake.sales"])
@@ -198,6 +398,8 @@ def test_tables_that_an_earlier_run_could_list_stop_no_vacuum_but_that_of_their_
         new.now = NOW + timedelta(minutes=18 + 6 * later)
         new.listed = ("catalogs.lake2",)
         new.unlisted = (UnlistedPattern("catalogs.lake2.new", StorageError("no answer")),)
+        assert new.of("a") == {"copy"}
+        new.policy = policy("a", "other", clones={"unreadable": "block"})
         with pytest.raises(RefusedError, match=r"catalogs.lake2.new may be"):
             new.of("a")
 
@@ -220,7 +422,7 @@ def test_a_ledger_that_cannot_be_read_stops_no_vacuum() -> None:
     assert made is not None
     run.clones.discover = lambda: Discovery((*run.policy.named_tables, made), (), ())
     assert run.of("a") == set()
-    as_table = Run("a", "ledger")
+    as_table = Run("a", "ledger", clones={"unreadable": "block"})
     with pytest.raises(RefusedError, match="ledger may be a shallow clone"):
         as_table.of("a")
 

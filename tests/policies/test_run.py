@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,9 +13,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import CommitConflictError, StorageError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    CorruptTableError,
+    DeltaMaintenanceError,
+    StorageError,
+)
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.operations.checkpoint import operation as checkpoint_code
+from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
@@ -232,17 +240,76 @@ def test_no_operation_begins_after_the_longest_duration() -> None:
 # Failures.
 
 
-def test_a_failed_operation_ends_the_run_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def conflicted(*_: Any, **__: Any) -> Any:
-        raise CommitConflictError("another writer won", version=7, remedy="run again")
-
-    monkeypatch.setattr(checkpoint_code, "apply", conflicted)
+def test_a_failed_operation_is_named_and_holds_back_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(checkpoint_code, "apply", _conflicted)
     result = run_on(neglected(), asked(checkpoint={"max_commits": 1}, vacuum=True))
-    assert statuses(result) == {"checkpoint": "failed"}
+    assert statuses(result) == {"vacuum": "done", "checkpoint": "failed"}
     assert (result.status, result.exit_status, result.retryable) == ("failed", 4, True)
     assert result.problem == "table memory:, version 7: another writer won; run again"
     assert result.after is not None, "the state after the failure is told"
     assert [(r.operation, r.status) for r in result.last_runs] == [("checkpoint", "failed")]
+
+
+def test_a_vacuum_makes_room_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_if_absent, is_full = MemoryStore.put_if_absent, [True]
+
+    def full(self: MemoryStore, path: str, data: bytes) -> Any:
+        if is_full[0]:
+            raise StorageError("cannot write: no space left", file=path, remedy="make room")
+        return put_if_absent(self, path, data)
+
+    def freed(self: MemoryStore, path: str) -> None:
+        is_full[0] = False
+        delete(self, path)
+
+    table, delete = neglected(), MemoryStore.delete
+    rules = asked(checkpoint={"max_commits": 1}, compact_log={"commits_per_file": 2}, vacuum=True)
+    monkeypatch.setattr(checkpoint_code, "apply", lambda *_, **__: full(table.store, "c", b""))  # type: ignore[arg-type]
+    monkeypatch.setattr(MemoryStore, "put_if_absent", full)
+    monkeypatch.setattr(MemoryStore, "delete", freed)
+    result = run_on(table, rules)
+    assert result.status == "failed" and "no space left" in (result.problem or "")
+    assert statuses(result)["vacuum"] == "done" and "0.parquet" not in table.files()
+    assert statuses(result)["checkpoint"] == "failed"
+    assert len([each for each in result.outcomes if each.status == "failed"]) == 1
+
+
+@pytest.mark.parametrize("name", ["fsck", "set_properties", "upgrade_protocol"])
+def test_nothing_follows_a_failed_operation_that_the_others_need(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A retention that could not be made longer would let a vacuum delete too much."""
+    rules = {"fsck": True, "protocol": EVERYTHING["protocol"], "vacuum": True, "clean_log": True}
+    record = find(name.replace("_", "-"))
+    code = importlib.import_module(record.code)
+    monkeypatch.setattr(code, "apply", _conflicted)
+    table = neglected()
+    files = table.files()
+    result = run_on(table, asked(**rules))
+    assert (result.outcomes[-1].operation, result.outcomes[-1].status) == (record.name, "failed")
+    assert table.files() == files
+
+
+def _conflicted(*_: Any, **__: Any) -> Any:
+    raise CommitConflictError("another writer won", version=7, remedy="run again")
+
+
+@pytest.mark.parametrize("error", [CommitUnknownError, CorruptTableError])
+def test_nothing_follows_a_commit_of_unknown_outcome_or_corruption(
+    error: type[DeltaMaintenanceError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(*_: Any, **__: Any) -> Any:
+        raise error("it is so")
+
+    monkeypatch.setattr(checkpoint_code, "apply", ended)
+    table = neglected()
+    files = table.files()
+    result = run_on(table, asked(checkpoint={"max_commits": 1}, clean_log=True, vacuum=True))
+    assert result.exit_status == error.exit_status
+    assert [each.status for each in result.outcomes][-1] == "failed"
+    assert table.files() == files
 
 
 def test_an_unexpected_error_fails_its_operation_and_keeps_what_the_others_did(

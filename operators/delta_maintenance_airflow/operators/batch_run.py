@@ -66,6 +66,12 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         self.time_limit = time_limit
         self._lineages: list[LineageFacts] = []
         self._is_killed = False
+        self._policy_work: PolicyWork | None = None
+
+    def policy_work(self) -> PolicyWork:
+        # One for all tables: its search for clones waits once for a store that does not answer.
+        self._policy_work = self._policy_work or super().policy_work()
+        return self._policy_work
 
     def execute(self, context: Context) -> Any:
         if len(self.tables) == 1:

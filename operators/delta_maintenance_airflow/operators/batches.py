@@ -46,20 +46,42 @@ def expected_work(
     }
 
 
+def row_alone(table: Mapping[str, str], *, seconds: float) -> dict[str, Any]:
+    """Returns the row of a table that is assessed by a task of its own, because its assessment
+    takes more than so many seconds.
+    """
+    return {
+        "name": table.get("name") or table["uri"],
+        "uri": table["uri"],
+        "status": "due",
+        "due": ["assessment"],
+        "waits": [],
+        "problem": None,
+        "acknowledged": None,
+        "bytes": 0,
+        "seconds": seconds,
+        "spark": False,
+        "alone": True,
+        "last_run_at": None,
+        "retryable": False,
+    }
+
+
 def batched(
     rows: Sequence[Mapping[str, Any]], limits: BatchLimits
 ) -> list[list[Mapping[str, Any]]]:
     """Divides the tables with work, in their order, into batches within the limits.
 
-    A table whose work uses Spark or exceeds a limit has a batch of its own.
+    A table whose work uses Spark or exceeds a limit, or that answers slowly, has a batch of its
+    own.
     """
-    small = [row for row in rows if not row["spark"]]
+    small = [row for row in rows if not _is_alone(row)]
     share = sum(row["seconds"] for row in small) / max(1, limits.at_once)
     seconds = min(limits.time.total_seconds(), max(_WORTH_A_TASK, share))
     batches: list[list[Mapping[str, Any]]] = []
     open_batch: list[Mapping[str, Any]] = []
     for row in rows:
-        if row["spark"]:
+        if _is_alone(row):
             batches.append([row])
             continue
         whole = [*open_batch, row]
@@ -72,3 +94,7 @@ def batched(
             whole = [row]
         open_batch = whole
     return [*batches, *([open_batch] if open_batch else [])]
+
+
+def _is_alone(row: Mapping[str, Any]) -> bool:
+    return bool(row["spark"] or row.get("alone"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -25,7 +24,7 @@ from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, catalog_name_in
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.metrics import report
-from delta_maintenance_airflow.operators.batches import expected_work
+from delta_maintenance_airflow.operators.batches import expected_work, row_alone
 from delta_maintenance_airflow.policy_work import (
     FinishedJob,
     PolicyWork,
@@ -59,10 +58,8 @@ _PAUSE = 15.0
 _PATIENCE = 300.0
 """The time in seconds for which a task for a person waits for another task on the same table."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
-_AT_ONCE = 8
-"""The number of tables that one task assesses concurrently; most of the time is spent waiting for
-the store.
-"""
+_ASSESSING = 60.0
+"""The time in seconds after which other tables do not wait for the assessment of a table."""
 
 
 class DeltaAssessOperator(BaseOperator):
@@ -73,7 +70,8 @@ class DeltaAssessOperator(BaseOperator):
     whose plans wait for an approval), `problem`, `acknowledged` (who knows of the failure, and for
     how long), `last_run_at`, the end of its last run, and the expected `bytes`, `seconds` and use
     of `spark`. A damaged table appears in this list and does not fail the task. Temporary failures,
-    such as an unavailable store, are tried again after all other tables.
+    such as an unavailable store, are tried again after all other tables. A table whose assessment
+    takes longer than a minute appears as `due`, with `alone`: a task of its own assesses it.
 
     :param tables: the tables: objects with `name` and `uri`. (templated)
     :param policy: the file with the policy; the default is `[delta_maintenance] policy` in
@@ -120,14 +118,18 @@ class DeltaAssessOperator(BaseOperator):
         link: str,
     ) -> dict[str, dict[str, Any]]:
         """Returns the result for each table, by its address."""
+        from delta_maintenance.policies.lanes import start_jobs, wait_for
 
         def assess(table: Mapping[str, str]) -> dict[str, Any]:
+            began = time.monotonic()
             assessment, known, told = _assessed(work, table, store, link)
             level = logging.INFO
             if assessment.status == "failed":
                 level = logging.ERROR if told is None else logging.WARNING
             self.log.log(level, "%s%s", _log_line(assessment), f"; {told}" if told else "")
             due, waits = _divided(assessment, known)
+            expected = expected_work(assessment, known, due)
+            seconds = max(expected["seconds"], time.monotonic() - began)
             last_run_at = known.run.ended_at if known is not None and known.run else None
             return {
                 "name": assessment.name,
@@ -137,13 +139,22 @@ class DeltaAssessOperator(BaseOperator):
                 "waits": waits,
                 "problem": assessment.problem,
                 "acknowledged": told,
-                **expected_work(assessment, known, due),
+                **expected,
+                "seconds": seconds,
                 "last_run_at": last_run_at.isoformat() if last_run_at is not None else None,
                 "retryable": assessment.status == "failed" and assessment.retryable,
             }
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return {row["uri"]: row for row in pool.map(assess, tables)}
+        jobs = start_jobs(assess, tables)
+        rows = {}
+        for table, job in zip(tables, jobs, strict=True):
+            if wait_for(job, patience=_ASSESSING):
+                row = job.result()
+            else:
+                row = row_alone(table, seconds=_ASSESSING)
+                self.log.warning("%s answers slowly, and gets a task of its own", row["name"])
+            rows[row["uri"]] = row
+        return rows
 
 
 class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
@@ -311,7 +322,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             ),
             raised=(AirflowException,),
             lease=partial(leases(store).held, table.name, uri=table.uri, holder=holder(context)),
-            clones=work.clones(),
+            clones=work.clones,
             progress=LoggedProgress(self.log),
             paused=paused,
         )

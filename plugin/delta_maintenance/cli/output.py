@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ __all__ = [
 
 _PIPED_WIDTH = 1 << 16
 """The width if stdout is not a terminal: lines are not wrapped, for `grep` and for logs."""
+_MOST_BARS = 8
 _QUIET = timedelta(seconds=5)
 """The time between two lines about a stage if stderr is not a terminal; short work prints none."""
 
@@ -119,7 +121,9 @@ def say(line: str) -> None:
 
     The line has at most about a kilobyte, and no credentials in addresses.
     """
-    print(f"delta-maintenance: {message_line(printable(line))}", file=sys.stderr, flush=True)
+    # In one piece, because several threads may have something to say.
+    sys.stderr.write(f"delta-maintenance: {message_line(printable(line))}\n")
+    sys.stderr.flush()
 
 
 def say_traceback(error: BaseException) -> None:
@@ -185,9 +189,17 @@ class Progress:
             self._spoke[what] = now
             say(line)
 
+    def of(self, table: str) -> Callable[..., None]:
+        """Returns the progress of one of several tables, whose name goes before each stage."""
+
+        def report(what: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
+            self(f"{table}: {what}", done, total, unit=unit)
+
+        return report
+
 
 class _Bars:
-    """One bar per stage, shown from its first report on."""
+    """One bar per stage, shown from its first report on; of many, the newest."""
 
     def __init__(self) -> None:
         from rich import progress
@@ -203,17 +215,21 @@ class _Bars:
             transient=True,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._lock = threading.Lock()
         self._progress.start()
 
     def show(self, what: str, done: int, total: int | None, unit: Unit) -> None:
         amounts = amount_text(done, unit)
         if total is not None:
             amounts += f" of {amount_text(total, unit)}"
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(
-                printable(what), total=total, amounts=amounts
-            )
-        self._progress.update(self._tasks[what], completed=done, total=total, amounts=amounts)
+        with self._lock:
+            if what not in self._tasks:
+                self._tasks[what] = self._progress.add_task(
+                    printable(what), total=total, amounts=amounts
+                )
+            if len(self._tasks) > _MOST_BARS:
+                self._progress.remove_task(self._tasks.pop(next(iter(self._tasks))))
+            self._progress.update(self._tasks[what], completed=done, total=total, amounts=amounts)
 
     def stop(self) -> None:
         self._progress.stop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
     from delta_maintenance.table.read.table import Table
-
-
-_PARALLEL = 8
 
 
 def add_policy_verb(
@@ -154,9 +150,10 @@ class PolicyTables:
         A dry run remembers nothing.
         """
         from delta_maintenance.policies.clones import PolicyClones
+        from delta_maintenance.policies.discovery import FailedSearches
 
         return PolicyClones(
-            discover=self._discover,
+            discover=partial(self._discover, failures=FailedSearches(self.found.unlisted)),
             options_at=lambda rule, _: self.storage_options(rule),
             policies=(self._policy,),
             discovered=self.found if self._has_all else None,
@@ -192,8 +189,9 @@ class PolicyTables:
 
     def assessments(self) -> list[Assessment]:
         """Assesses the tables, and stores the results; then what could not be listed."""
-        with ThreadPoolExecutor(_PARALLEL) as pool:
-            return [*pool.map(self._assessed, self.tables), *self.unlisted]
+        from delta_maintenance.policies.lanes import work_side_by_side
+
+        return [*work_side_by_side(self._assessed, self.tables), *self.unlisted]
 
     def _assessed(self, table: PolicyTable) -> Assessment:
         from delta_maintenance.errors import failure_of

@@ -8,10 +8,12 @@ Neither contains credentials: the driver receives them in its environment.
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -168,14 +170,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: boo
 def _ended_with_us(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     """Ends the job if this process is interrupted or terminated, so that no job is left behind."""
 
-    def end(signum: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield process
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def end() -> None:
         if process.poll() is None:
             process.terminate()
             try:
@@ -183,8 +178,36 @@ def _ended_with_us(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+    # The process does not wait for its other threads when it ends.
+    atexit.register(end)
+    try:
+        with ended_by_sigterm():
+            yield process
+    finally:
+        atexit.unregister(end)
+        end()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Ends this process at its end in the usual way if it is terminated during the block. Only the
+    main thread can see to that.
+    """
+
+    def end(signum: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _result(report_file: Path, last_line: str, *, needs_java: bool) -> dict[str, Any]:

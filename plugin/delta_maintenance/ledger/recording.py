@@ -2,7 +2,8 @@
 
 The rows of a run are written to the state folder first, appended to the ledger, and then removed
 from the folder. A process that ends in between leaves them there; the next run delivers them, and
-the ledger recognises rows that it has. A ledger that cannot be written never fails a run.
+the ledger recognises rows that it has. A ledger that cannot be written never fails a run, and one
+whose store does not answer is waited for once: for a while, rows are only kept.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
 
+from delta_maintenance import clock
 from delta_maintenance.address import lie_within_each_other, place_of
 from delta_maintenance.errors import (
+    CatalogUnavailableError,
     DeltaMaintenanceError,
     InvalidRequestError,
     StorageError,
@@ -31,6 +36,36 @@ from delta_maintenance.storage import Store
 FOLDER = "ledger"
 _MOST_BYTES = 16 << 20
 _FORM = 1
+_DOWN = f"{FOLDER}/unreachable"
+"""A file in the state folder, written when the store of the ledger failed."""
+_WHILE = timedelta(minutes=5)
+_SILENT = (StorageError, CatalogUnavailableError)
+_failed_at: dict[str, int] = {}
+"""When the store of a ledger failed in this process, in milliseconds, by the ledger's address."""
+_recording = Lock()
+"""Held while this process writes to a ledger: others would wait for the same store, or conflict."""
+
+
+def is_unreachable(address: str | None, state: Store | None) -> bool:
+    """Whether the store of a ledger failed within the last minutes, in any process that shares the
+    state folder.
+    """
+    if address is None:
+        return False
+    at = _failed_at.get(address, 0)
+    if not at and state is not None:
+        with suppress(DeltaMaintenanceError):
+            status = state.stat(_DOWN)
+            at = 0 if status is None else status.modified_ms
+    return clock.epoch_millis(clock.now()) - at < _WHILE // timedelta(milliseconds=1)
+
+
+def _remember_failure(address: str | None, state: Store | None, error: Exception) -> None:
+    if address is not None and isinstance(error, _SILENT):
+        _failed_at[address] = clock.epoch_millis(clock.now())
+        if state is not None:
+            with suppress(DeltaMaintenanceError):
+                state.put(_DOWN, str(error).encode())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +91,9 @@ class Recorder:
             if not rows.num_rows:
                 return
             self._require_folder_of_its_own(result.uri)
-            yield from self._delivered(origin.run_id, rows)
+            with _recording:
+                warnings = [*self._delivered(origin.run_id, rows)]
+            yield from warnings
         except Exception as error:
             yield _warning(failure_of(error, where="the ledger"), kept=False)
 
@@ -77,10 +114,19 @@ class Recorder:
 
     def _delivered(self, run_id: str, rows: pa.Table) -> Iterator[str]:
         kept = False
+        if is_unreachable(self.address, self.state):
+            assert self.address is not None
+            is_news = self.address not in _failed_at
+            _failed_at.setdefault(self.address, clock.epoch_millis(clock.now()))
+            kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
+            if is_news or not (kept or self.state is None):
+                yield _warning(StorageError("its store failed a short while ago"), kept=kept)
+            return
         try:
             ledger = self.open_ledger()
             delivery = Delivery(run_id=run_id, rows=rows, since_version=ledger.version())
         except Exception as error:
+            _remember_failure(self.address, self.state, error)
             kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
             yield _warning(failure_of(error, where="the ledger"), kept=kept)
             return
@@ -88,6 +134,7 @@ class Recorder:
         try:
             ledger.append(delivery)
         except Exception as error:
+            _remember_failure(self.address, self.state, error)
             yield _warning(failure_of(error, where="the ledger"), kept=kept)
             return
         self._forget(run_id)
@@ -195,4 +242,6 @@ def _warning(error: DeltaMaintenanceError, *, kept: bool) -> str:
         if kept
         else "its rows are lost, because there is no state folder that keeps them"
     )
+    if isinstance(error, _SILENT):
+        rest += f"; it is not tried again for {_WHILE.seconds // 60} minutes"
     return f"the ledger was not written: {error}; {rest}"

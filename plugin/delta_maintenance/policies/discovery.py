@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from delta_maintenance.address import place_of
 from delta_maintenance.catalogs.models import PassedOver
@@ -39,6 +40,9 @@ from delta_maintenance.table_names import remember_name
 _logger = logging.getLogger(__name__)
 
 _PATTERNS_AT_ONCE = 8
+_LONG, _WHILE = 30.0, 300.0
+"""The seconds after which a failure is that of a store that does not answer, and for which it is
+not asked again."""
 _SHOWN = 20
 """The duplicates that are named; more are counted."""
 
@@ -166,6 +170,7 @@ def discover(
     parallel: int = PARALLEL,
     pauses: Sequence[float] = (2.0, 8.0),
     sleep: Callable[[float], object] = time.sleep,
+    failures: FailedSearches | None = None,
 ) -> Discovery:
     """Finds all tables of the policy.
 
@@ -177,27 +182,36 @@ def discover(
     rights with empty lists.
 
     A pattern that cannot be listed does not affect the others. Temporary errors are retried after
-    each of the `pauses`, in seconds; all others are final. If two tables have the same name, the
-    second pattern fails. A table that is listed twice, by its address or by its ID in a catalog, is
+    each of the `pauses`, in seconds, unless they took long; all others are final. What is among the
+    `failures` of a short while ago fails again without a request. If two tables have the same name,
+    the second pattern fails. A table that is listed twice, by its address or by its ID in a catalog, is
     looked after as it is listed first: in the order of `Discovery.tables`.
     """
     searches: list[CatalogSearch | _Search] = [
         CatalogSearch(policy, key, memory) for key, entries in policy.names.items() if entries
     ]
     searches += [_Search(policy, entry, parallel) for entry in policy.patterns]
-    results = _listed(searches, storage_options)
-    for pause in pauses:
-        again = [
-            number
-            for number, found in enumerate(results)
-            if isinstance(found, DeltaMaintenanceError) and found.retryable
-        ]
+    failures = FailedSearches() if failures is None else failures
+    results = [failures.lately(search.pattern) for search in searches]
+    again = [number for number, found in enumerate(results) if found is None]
+    for pause in (0.0, *pauses):
         if not again:
             break
-        sleep(pause)
+        if pause:
+            sleep(pause)
+        began = time.monotonic()
         repeated = _listed([searches[number] for number in again], storage_options)
         for number, found in zip(again, repeated, strict=True):
             results[number] = found
+            failures.note(searches[number].pattern, found)
+        again = [
+            number
+            for number in again
+            if isinstance(found := results[number], DeltaMaintenanceError) and found.retryable
+        ]
+        if time.monotonic() - began > _LONG:
+            # A store that does not answer.
+            break
     merged = _Merged(policy)
     for search, found in zip(searches, results, strict=True):
         if isinstance(found, DeltaMaintenanceError):
@@ -222,6 +236,26 @@ def _compared(found: Discovery, memory: CatalogMemory) -> Discovery:
     except DeltaMaintenanceError as error:
         _logger.warning("the patterns that match tables cannot be remembered: %s", error)
     return found.without_tables_of(before)
+
+
+class FailedSearches:
+    """Patterns and catalogs that could not be listed, which are not listed again for a while."""
+
+    def __init__(self, failed: Sequence[UnlistedPattern] = ()) -> None:
+        now = time.monotonic()
+        self._failed = {each.pattern: (now, each.error) for each in failed}
+
+    def lately(self, pattern: str) -> Any:
+        """Returns the error of a search that failed a short while ago; else None."""
+        at, error = self._failed.get(pattern, (0.0, None))
+        return error if time.monotonic() - at < _WHILE else None
+
+    def note(self, pattern: str, found: object) -> None:
+        """Remembers the error that a search returned."""
+        if isinstance(found, DeltaMaintenanceError):
+            self._failed[pattern] = time.monotonic(), found
+        else:
+            self._failed.pop(pattern, None)
 
 
 class _Merged:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, Protocol, cast
@@ -25,6 +25,7 @@ from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import with_promises
 from delta_maintenance.policies.discovery import environment_options
+from delta_maintenance.policies.lanes import Turns
 from delta_maintenance.policies.measuring import SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
@@ -74,6 +75,8 @@ class RunEnvironment:
     clones: PolicyClones | None = None
     """Finds the clones of a table among the other tables of its policy."""
     progress: Progress | None = None
+    turns: Turns | None = None
+    """The turns of the tables that this process maintains side by side."""
     snapshots: NewestSnapshots | None = None
     """Those of earlier operations on the same table, if there are any."""
     paused: PausedRun | None = None
@@ -81,6 +84,10 @@ class RunEnvironment:
     # Evaluated late, because tests replace the clock.
     now: clock.Clock = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
+
+    def turn(self, answered_in: float) -> AbstractContextManager[object]:
+        """Returns the turn of a table that took so many seconds to read."""
+        return nullcontext() if self.turns is None else self.turns.turn(answered_in)
 
     @contextmanager
     def claiming(self) -> Iterator[Callable[[], object]]:

@@ -1,21 +1,31 @@
 """Runs the operations that are due on a table, in order, until done or stopped.
 
 Each operation is planned on the current table, compared with the limits, and applied. Between
-operations, the table is assessed again, because one operation changes the work of the next. A
-failure ends the run on its table. A later run continues from there, because the due operations
-follow from the table.
+operations, the table is assessed again, because one operation changes the work of the next. An
+operation that fails holds back only what needs it, because each is due and planned by what the
+table is then: on a full disk, a vacuum makes room after `optimize` failed. An integrity check and
+changes of the table, such as a longer retention, are needed by all. The run on a table also ends if
+it cannot be read any more. A later run continues from there, because the due operations follow from
+the table.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Literal
 
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+)
 from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.registry import known
 from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -52,6 +62,8 @@ _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
     "failed",
     "stopped",
 )
+_ONCE = ("needs-approval", "incomplete", "failed")
+"""An operation that ends so is left for the next run."""
 
 
 def run(
@@ -134,28 +146,39 @@ class _Run:
         self._bytes_of_deleted = cache(self.context.table.store.bytes_of_deleted)
 
     def run(self) -> RunResult:
-        paused = self.context.environment.paused
+        paused, began = self.context.environment.paused, time.monotonic()
         if paused is None:
             started, before = self.context.environment.now(), self._assess(None)
             latest, due = before, self._next(before)
         else:
             started, before, due = paused.started_at, paused.before, paused.operation.due
             latest = self._restored(paused)
+        if due is not None:
+            with self.context.environment.turn(time.monotonic() - began):
+                latest = self._work(latest, due, started, before)
+        return self._result(started, before, None if latest is before else latest)
+
+    def _work(
+        self,
+        latest: Assessment,
+        due: AssessedOperation | None,
+        started: datetime,
+        before: Assessment,
+    ) -> Assessment:
+        """Runs the operations that are due, from one on; returns the assessment after them."""
         while due is not None:
             was = TableState.of(latest.health)
             outcome = replace(self._outcome_or_pause(due, started, before), before=was)
             self.outcomes.append(outcome)
-            if outcome.status in _ENDING or outcome.plan_is_corrupt:
+            if outcome.status == "stopped" or outcome.plan_is_corrupt:
                 break
-            if outcome.status in ("done", "nothing-to-do"):
+            if outcome.status not in ("planned", "needs-approval"):
                 latest = self._assess(latest)
                 self._ended_at(latest)
+            if _ends_the_run(outcome):
+                break
             due = self._next(latest)
-        after = latest
-        if self._ended_early(latest):
-            after = self._assess(latest)
-            self._ended_at(after)
-        return self._result(started, before, None if after is before else after)
+        return latest
 
     def _ended_at(self, after: Assessment) -> None:
         """Completes the last outcome by the state of the table after it."""
@@ -178,12 +201,9 @@ class _Run:
             snapshots=self.context.snapshots,
         )
 
-    def _ended_early(self, latest: Assessment) -> bool:
-        return bool(self.outcomes) and self.outcomes[-1].status in ("incomplete", "failed")
-
     def _next(self, latest: Assessment) -> AssessedOperation | None:
         version = latest.health.version if latest.health is not None else -1
-        waiting = {o.operation for o in self.outcomes if o.status == "needs-approval"}
+        waiting = {o.operation for o in self.outcomes if o.status in _ONCE}
         for due in latest.due:
             if due.operation in waiting:
                 continue
@@ -260,8 +280,8 @@ class _Run:
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)
-        last = self.outcomes[-1] if self.outcomes else None
-        ended_by = before if before.status == "failed" else last if status in _ENDING else None
+        first = next((each for each in self.outcomes if each.status == status), None)
+        ended_by = before if before.status == "failed" else first if status in _ENDING else None
         problem = (
             ended_by.problem
             if isinstance(ended_by, Assessment)
@@ -301,3 +321,16 @@ class _Run:
         if "planned" in statuses:
             return "planned"
         return "nothing-due" if before.status == "nothing-due" else "blocked"
+
+
+def _ends_the_run(outcome: OperationOutcome) -> bool:
+    """Whether the other operations need what an operation has not done: an integrity check, or a
+    change of the table, such as a longer retention. Likewise if the table is corrupt, or the
+    outcome of a commit is unknown.
+    """
+    record = known(outcome.operation)
+    if outcome.status not in ("failed", "incomplete"):
+        return False
+    is_needed = record is None or record.name == "fsck" or record.effects.changes_table
+    unknown = outcome.exit_status == CommitUnknownError.exit_status and not outcome.retryable
+    return is_needed or unknown or outcome.exit_status == CorruptTableError.exit_status

@@ -341,7 +341,7 @@ def test_no_option_of_a_manual_run_takes_what_the_policy_keeps(
     try:
         work = operator.policy_work()
         found = work.table(None, f"{tmp_path}/orders")
-        done = operator.work(found, RunEnvironment(clones=work.clones()), None).status
+        done = operator.work(found, RunEnvironment(clones=work.clones), None).status
     except AirflowFailException:
         done = "failed"
     allowed = (options or {}).get("holders", "") in ("", None, {})

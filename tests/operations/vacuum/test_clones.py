@@ -155,7 +155,7 @@ def _unsupported(clone: Folder) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (_gone, "no table any more; .*remove it from the clones"),
+        (_gone, "no table any more; .*remove it from the policy"),
         (_damaged, "cannot be read"),
         (_unsupported, "fooBar"),
     ],

@@ -1,20 +1,20 @@
-"""`run`: the operations that are due on the tables of a policy, one table after the other."""
+"""`run`: the operations that are due on the tables of a policy, which take turns."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
 from delta_maintenance.cli.output import Progress, count_text, print_json, print_named, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
-from delta_maintenance.cli.spark_launcher import run_spark_job
+from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.acknowledgements import Acknowledgement
     from delta_maintenance.policies.approval import ApprovedPlan
-    from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.models import (
         AssessedOperation,
@@ -45,8 +44,8 @@ def add_parser(verbs: Verbs) -> None:
         summary="run the maintenance that is due on the tables of a policy",
         description=(
             "Run the operations that are due on each table according to the policy, in order, "
-            "within its\nlimits and its hours. A failure ends the run on its table only. It is "
-            "not a failure if\nnothing is due. Prints the outcomes; --dry-run prints the plans "
+            "within its\nlimits and its hours. A table that fails or is slow holds up no other. It "
+            "is not a failure\nif nothing is due. Prints the outcomes; --dry-run prints the plans "
             "for the current tables."
         ),
         json_help="print the RunResults as one JSON document, a list",
@@ -75,17 +74,16 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
+    from delta_maintenance.policies.lanes import work_side_by_side
+
     file = arguments.approve_from
     named = read_plans(file)
     tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
     plans = plans_by_table(named, tables.tables, file=file)
-    clones = tables.clones(dry_run=arguments.dry_run)
-    with Progress() as progress:
-        results = [
-            _run(tables, table, arguments, plans.get(table.name, ()), clones, progress)
-            for table in tables.tables
-        ]
+    with Progress() as progress, ended_by_sigterm():
+        work = _Work(tables, arguments, plans, progress)
+        results = work_side_by_side(work.run, tables.tables)
     results += [_unlisted(assessment) for assessment in tables.unlisted]
     failed = [each for each in results if each.exit_status]
     known = {each.name: told for each in failed if (told := _acknowledged(tables, each))}
@@ -124,45 +122,92 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
     return policy_for(arguments.table, other_writers=arguments.other_writers)
 
 
-def _run(
-    tables: PolicyTables,
-    table: PolicyTable,
-    arguments: argparse.Namespace,
-    plans: Sequence[ApprovedPlan],
-    clones: PolicyClones,
-    progress: Progress,
-) -> RunResult:
-    from delta_maintenance.errors import failure_of
-    from delta_maintenance.metrics.opentelemetry import report
-    from delta_maintenance.policies.approval import Approvals
-    from delta_maintenance.policies.execute import RunEnvironment
-    from delta_maintenance.policies.run import failed_run, run
+class _Work:
+    """The work of one command on the tables of a policy, for several threads."""
 
-    started = clock.now()
-    last_runs: Sequence[LastRun] = ()
-    try:
-        last_runs, _ = tables.known(table)
-        with tables.opened(table) as opened:
-            result = run(
-                opened,
-                table,
-                last_runs=last_runs,
-                approvals=Approvals(operations=arguments.approve, plans=plans),
-                plan_only=arguments.dry_run,
-                environment=RunEnvironment(
-                    submit=partial(_submit, tables, arguments), clones=clones, progress=progress
-                ),
+    def __init__(
+        self,
+        tables: PolicyTables,
+        arguments: argparse.Namespace,
+        plans: NamedPlans,
+        progress: Progress,
+    ) -> None:
+        from delta_maintenance.policies.lanes import Turns
+
+        self._tables = tables
+        self._arguments = arguments
+        self._plans = plans
+        self._progress = progress
+        self._clones = tables.clones(dry_run=arguments.dry_run)
+        self._turns = Turns()
+        self._spark = threading.Lock()
+
+    def run(self, table: PolicyTable) -> RunResult:
+        """Runs what is due on a table; errors are part of the result."""
+        from delta_maintenance.errors import failure_of
+        from delta_maintenance.metrics.opentelemetry import report
+        from delta_maintenance.policies.approval import Approvals
+        from delta_maintenance.policies.execute import RunEnvironment
+        from delta_maintenance.policies.run import failed_run, run
+
+        tables, arguments, plans = self._tables, self._arguments, self._plans.get(table.name, ())
+        started = clock.now()
+        last_runs: Sequence[LastRun] = ()
+        is_only = len(tables.tables) == 1
+        try:
+            last_runs, _ = tables.known(table)
+            with tables.opened(table) as opened:
+                result = run(
+                    opened,
+                    table,
+                    last_runs=last_runs,
+                    approvals=Approvals(operations=arguments.approve, plans=plans),
+                    plan_only=arguments.dry_run,
+                    environment=RunEnvironment(
+                        submit=self._submit,
+                        clones=self._clones,
+                        progress=self._progress if is_only else self._progress.of(table.name),
+                        turns=self._turns,
+                    ),
+                )
+        except Exception as error:
+            failure = failure_of(error, where=table.name)
+            result = failed_run(table, failure, now=started, last_runs=last_runs)
+        if not arguments.dry_run:
+            latest = result.after or result.before
+            if latest is not None:
+                tables.keep(latest, result)
+            tables.record(
+                result, approved=[*arguments.approve, *(plan.operation for plan in plans)]
             )
-    except Exception as error:
-        failure = failure_of(error, where=table.name)
-        result = failed_run(table, failure, now=started, last_runs=last_runs)
-    if not arguments.dry_run:
-        latest = result.after or result.before
-        if latest is not None:
-            tables.keep(latest, result)
-        tables.record(result, approved=[*arguments.approve, *(plan.operation for plan in plans)])
-        report(result)
-    return result
+            report(result)
+        return result
+
+    def _submit(
+        self,
+        table: PolicyTable,
+        operation: AssessedOperation,
+        *,
+        plan_only: bool = False,
+        approved: ApprovedPlan | None = None,
+    ) -> Mapping[str, Any]:
+        spark = table.rules.spark
+        job = argparse.Namespace(
+            table=table.uri,
+            storage_options=list(self._tables.storage_options(table.rules.storage).items()),
+            spark_conf=[*spark.conf.items(), *self._arguments.spark_conf],
+            master=self._arguments.master or spark.master,
+            verbose=self._arguments.verbose,
+        )
+        options = operation.options.to_json() if operation.options is not None else {}
+        asked = {
+            "options": options,
+            "plan_only": plan_only,
+            "approved": None if approved is None else approved.to_json(),
+        }
+        # Each job takes the memory of a driver, and the lines of two would be mixed.
+        with self._spark:
+            return run_spark_job(operation.operation, asked, job)
 
 
 def _acknowledged(tables: PolicyTables, result: RunResult) -> Acknowledgement | None:
@@ -177,32 +222,6 @@ def _unlisted(pattern: Assessment) -> RunResult:
     from delta_maintenance.policies.run import result_of_failure
 
     return result_of_failure(pattern)
-
-
-def _submit(
-    tables: PolicyTables,
-    arguments: argparse.Namespace,
-    table: PolicyTable,
-    operation: AssessedOperation,
-    *,
-    plan_only: bool = False,
-    approved: ApprovedPlan | None = None,
-) -> Mapping[str, Any]:
-    spark = table.rules.spark
-    job = argparse.Namespace(
-        table=table.uri,
-        storage_options=list(tables.storage_options(table.rules.storage).items()),
-        spark_conf=[*spark.conf.items(), *arguments.spark_conf],
-        master=arguments.master or spark.master,
-        verbose=arguments.verbose,
-    )
-    options = operation.options.to_json() if operation.options is not None else {}
-    asked = {
-        "options": options,
-        "plan_only": plan_only,
-        "approved": None if approved is None else approved.to_json(),
-    }
-    return run_spark_job(operation.operation, asked, job)
 
 
 def _rows(result: RunResult, known: Mapping[str, Acknowledgement]) -> Iterator[tuple[object, ...]]:

@@ -29,11 +29,12 @@ from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths, deletion_vector_paths
-from delta_maintenance.storage import FileStatus
+from delta_maintenance.storage import FileStatus, Store
+from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.log_file import LogEntry, relisting
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.managed_log import ManagedStore
-from delta_maintenance.table.read.segment import LogListing, list_log
+from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table, open_table
 from delta_maintenance.table.store_clock import passed_time
@@ -44,8 +45,11 @@ Take = Callable[[pa.StringArray], object]
 
 _COMMITTED = {"add": ("path", "deletionVector"), "remove": ("path", "deletionVector")}
 _STANDING = {**_COMMITTED, "remove": ("path", "deletionVector", "deletionTimestamp")}
-_GONE = "it is no longer needed: remove it from the clones in the policy or the options"
-_UNREAD = "repair it or wait for its store; if it is no longer needed, remove it from the clones"
+_GONE = "it is no longer needed: remove it from the policy or the options"
+_UNREAD = (
+    "repair it or wait for its store; if it is no longer needed, remove it from the policy or the "
+    "options"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +163,17 @@ def take_committed(table: Table, entries: Sequence[LogEntry], *, take: Take) -> 
     `FileNotFoundError` if one of them was deleted after the listing.
     """
     _take_tail(LogTail(table.store, entries), take)
+
+
+def take_checkpoint(store: Store, files: CheckpointFiles, *, take: Take) -> None:
+    """Passes on the absolute paths in a checkpoint, as written, also those of expired tombstones.
+
+    `UnusableCheckpointError` if it is damaged; what is read until then is passed on.
+    """
+    keys = MapKeys(partition_columns=frozenset())
+    for batch in Checkpoint(store, files).file_actions(keys=keys, fields=_COMMITTED):
+        _take_absolute(batch.adds, take)
+        _take_absolute(batch.removes, take)
 
 
 def _take_tail(tail: LogTail, take: Take) -> None:

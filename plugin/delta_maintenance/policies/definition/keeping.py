@@ -72,5 +72,7 @@ class ClonesRule(PolicyModel):
 
     also: tuple[Address, ...] = ()
     """Addresses of clones that the policy does not look after."""
-    unreadable: Literal["block", "ignore"] = "block"
-    """Whether a table of the policy that cannot be examined, and may be a clone, stops a vacuum."""
+    unreadable: Literal["suspected", "block", "ignore"] = "suspected"
+    """Which tables of the policy that cannot be examined stop a vacuum: those that are suspected to
+    be clones, because a readable file of their log or an earlier run shows it; all (`block`), or
+    none (`ignore`)."""

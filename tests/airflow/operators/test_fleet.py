@@ -1,0 +1,50 @@
+"""A policy of 45 tables of which ten hold up none of the others, in the tasks of Airflow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance.policies import clones as clones_module
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance_airflow.operators import batch_run
+from delta_maintenance_airflow.operators import policy as policy_operators
+from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
+from delta_maintenance_airflow.operators.batches import BatchLimits, batched
+from delta_maintenance_airflow.operators.policy import DeltaAssessOperator
+from tests.support.tables.fleet import BAD, HEALTHY, StuckStores, fleet_policy, write_fleet
+
+
+def test_all_others_are_assessed_and_maintained_while_stores_are_slow_or_silent(
+    tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_fleet(tmp_path)
+    policy = str(fleet_policy(tmp_path))
+    store = AssessmentStore(str(tmp_path / "kept"))
+    for module in (policy_operators, batch_run):
+        monkeypatch.setattr(module, "assessment_store", lambda: store)
+    monkeypatch.setattr("delta_maintenance_airflow.policy_work.assessment_store", lambda: store)
+    monkeypatch.setattr(policy_operators, "_ASSESSING", 2.0)
+    monkeypatch.setattr(clones_module, "_PATIENCE", 0.3)
+    monkeypatch.setattr(clones_module, "_BRIEFLY", 0.1)
+    stuck = StuckStores(monkeypatch)
+    try:
+        tables = [{"name": name, "uri": str(tmp_path / name)} for name in sorted(HEALTHY | BAD)]
+        assess = DeltaAssessOperator(task_id="assess", tables=tables, policy=policy)
+        rows = {row["name"]: row for row in assess.execute(task_context)}
+        assert {name for name, row in rows.items() if row["due"]} >= HEALTHY
+        silent = stuck.names - {"huge"}
+        assert {name for name, row in rows.items() if row.get("alone")} == silent
+        due = [row for row in rows.values() if row["due"]]
+        batches = batched(due, BatchLimits(tables=50, at_once=1))
+        assert {len(b) for b in batches if {row["name"] for row in b} & silent} == {1}
+        healthy = [row for batch in batches for row in batch if row["name"] in HEALTHY]
+        run = DeltaPolicyBatchOperator(task_id="run", tables=healthy, policy=policy)
+        done = run.execute(task_context)
+        assert {(row["name"], row["status"]) for row in done} == {(n, "done") for n in HEALTHY}
+        assert not [name for name in HEALTHY if (tmp_path / name / "old.parquet").exists()]
+        assert not stuck.gave_up and not stuck.released.is_set()
+    finally:
+        stuck.released.set()
