@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
+from concurrent.futures import wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -212,37 +212,34 @@ def test_a_policy_whose_table_lacks_a_commit_goes_on_with_the_others(
 ) -> None:
     now = clock.now()
     names = [f"t{number}" for number in range(4)]
-    for name in (*names, "broken"):
-        made = Folder(tmp_path / name, now=now, first=[protocol(), metadata()])
-        made.log(add("x.parquet"))
-        made.log(removed("x.parquet", 90))
-        made.file("x.parquet")
-    (tmp_path / "broken/_delta_log" / f"{1:020}.json").unlink()
-    config = tmp_path / "policy.yaml"
 
-    def ended(text: str) -> dict[str, str]:
-        config.write_text(text)
-        for name in names:
-            (tmp_path / name / "x.parquet").write_bytes(b"x")
-            os.utime(tmp_path / name / "x.parquet", (0, 0))
+    def ended(case: str, defaults: str = "", rules: str = "") -> list[str]:
+        lake = tmp_path / case
+        for name in (*names, "broken"):
+            made = Folder(lake / name, now=now, first=[protocol(), metadata()])
+            made.log(add("x.parquet"))
+            made.log(removed("x.parquet", 90))
+            made.file("x.parquet")
+        (lake / "broken/_delta_log" / f"{1:020}.json").unlink()
+        config = tmp_path / "policy.yaml"
+        config.write_text(
+            f"version: 1\n{defaults}tables:\n- {{pattern: '{lake}/*', vacuum: true{rules}}}\n"
+        )
         main(["run", str(config), "--json"])
         printed = capsys.readouterr()
         assert printed.err.count("could not be examined for shallow clones") <= 1
-        return {each["name"]: str(each["problem"]) for each in json.loads(printed.out)}
+        problems = {each["name"]: each["problem"] for each in json.loads(printed.out)}
+        assert "commit 1 is missing" in problems["broken"]
+        deleted = [not (lake / name / "x.parquet").exists() for name in names]
+        assert deleted == [problems[name] is None for name in names]
+        return [problems[name] for name in names]
 
-    entries = f"tables:\n- {{pattern: '{tmp_path}/*', vacuum: true}}\n"
-    problems = ended(f"version: 1\n{entries}")
-    assert [problems[name] for name in names] == ["None"] * 4 and "broken" in problems
-    assert not [name for name in names if (tmp_path / name / "x.parquet").exists()]
-    # The key is where the message says, and so is the way back.
-    strict = f"version: 1\ndefaults: {{clones: {{unreadable: block}}}}\n{entries}"
-    problems = ended(strict)
-    assert all(
-        "clones: {unreadable: suspected} in the policy, for this table" in problems[name]
-        for name in names
-    )
-    back = strict.replace("vacuum: true", "vacuum: true, clones: {unreadable: suspected}")
-    assert [ended(back)[name] for name in names] == ["None"] * 4
+    assert ended("by default") == [None] * 4
+    # The keys are where the messages say.
+    strict = "defaults: {clones: {unreadable: block}}\n"
+    for problem in ended("strict", strict):
+        assert "set clones: {unreadable: suspected} in the policy, for this table" in problem
+    assert ended("undone", strict, ", clones: {unreadable: suspected}") == [None] * 4
 
 
 @pytest.mark.parametrize("unreadable", ["suspected", "block", "ignore"])
@@ -292,6 +289,7 @@ def test_a_silent_table_is_waited_for_once_and_counts_as_soon_as_it_answers(
         assert run.clones.of(copy.open(), run.policy.named_tables[0], anew=True) == ()
     assert silent.looks == 1 and threading.active_count() <= looks[0] + 2
     silent.released.set()
+    wait([look.job for look in run.clones._looks.values()], timeout=20)
     run.now += timedelta(minutes=6)
     assert run.of("a") == {"copy"}
 

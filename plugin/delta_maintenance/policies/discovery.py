@@ -184,8 +184,8 @@ def discover(
     A pattern that cannot be listed does not affect the others. Temporary errors are retried after
     each of the `pauses`, in seconds, unless they took long; all others are final. What is among the
     `failures` of a short while ago fails again without a request. If two tables have the same name,
-    the second pattern fails. A table that is listed twice, by its address or by its ID in a catalog, is
-    looked after as it is listed first: in the order of `Discovery.tables`.
+    the second pattern fails. A table that is listed twice, by its address or by its ID in a
+    catalog, is looked after as it is listed first: in the order of `Discovery.tables`.
     """
     searches: list[CatalogSearch | _Search] = [
         CatalogSearch(policy, key, memory) for key, entries in policy.names.items() if entries
