@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -484,7 +484,7 @@ def _answering_first(runs: Sequence[TableRun]) -> Iterator[TableRun]:
     if len(runs) < 2:
         yield from runs
         return
-    slow = {}
+    slow: dict[Future[None], TableRun] = {}
     for job, run in zip(start_jobs(TableRun.probe, runs), runs, strict=True):
         if wait_for(job, patience=_AT_ONCE):
             yield run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.policies import clones as clones_module
 from delta_maintenance.policies import lanes as lanes_module
 from tests.support.tables.fleet import BAD, HEALTHY, StuckStores, fleet_policy, write_fleet
-
-LONG = 30.0
 
 
 @pytest.fixture
@@ -51,10 +48,8 @@ def test_all_others_are_done_before_a_slow_silent_or_huge_table_goes_on(
         lanes_module.Turns.__init__, "__kwdefaults__", {"at_once": 4, "patience": 0.2}
     )
     config = fleet_policy(tmp_path)
-    began = time.monotonic()
     main(["run", str(config), "--state", str(tmp_path / "state"), "--json"])
     assert not stuck.gave_up, "the others waited"
-    assert time.monotonic() - began < LONG
     printed = capsys.readouterr()
     results = {each["name"]: each for each in json.loads(printed.out)}
     assert [*results] == sorted(results) and len(results) == len(HEALTHY | BAD) == 45

@@ -279,7 +279,7 @@ class PolicyClones:
     ) -> None:
         """Looks at the tables, except those that were seen lately, or whose look is under way."""
         nothing = References(read_at=now, seen_at=now - _FRESH, is_whole=False)
-        tables, _looks = [], []
+        tables = []
         for table in self._tables.values():
             known = remembered.get(table.uri, nothing)
             is_fresh = timedelta() <= now - known.seen_at < _FRESH

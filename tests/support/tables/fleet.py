@@ -25,7 +25,7 @@ BAD = {
 }
 """Their names come before those of the others."""
 RULES = {"checkpoint": {"max_commits": 2}, "vacuum": True, "limits": {"max_deleted_share": 1}}
-_GIVES_UP = 30.0
+_GIVES_UP = 120.0
 
 
 def write_fleet(folder: Path) -> None:
