@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import wait
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +34,9 @@ LAKE = "memory://lake"
 
 
 @pytest.fixture(autouse=True)
-def _empty_lake() -> None:
+def _empty_lake() -> Iterator[None]:
+    named_memory(LAKE)
+    yield
     named_memory(LAKE)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import pyarrow as pa
@@ -42,7 +42,7 @@ _WHILE = timedelta(minutes=5)
 _SILENT = (StorageError, CatalogUnavailableError)
 _failed_at: dict[str, int] = {}
 """When the store of a ledger failed in this process, in milliseconds, by the ledger's address."""
-_recording = Lock()
+_recording = RLock()
 """Held while this process writes to a ledger: others would wait for the same store, or conflict."""
 
 
