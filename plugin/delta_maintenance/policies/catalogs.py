@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.storage import Store
 from delta_maintenance.table_names import remember_name
+
+_logger = logging.getLogger(__name__)
 
 OptionsAt = Callable[[StorageRule, str], Mapping[str, str]]
 """Returns the storage options that a rule refers to, for the store at an address."""
@@ -103,13 +106,18 @@ class CatalogMemory:
         self._put(_PATTERNS_FILE, _PATTERNS.dump_json(patterns))
 
     def save(self, key: str, listing: Remembered) -> None:
-        """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out."""
+        """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out. A
+        folder that cannot be written is a warning.
+        """
         kept = replace(
             listing,
             tables=tuple(filter(_is_text, listing.tables)),
             failed=tuple(filter(_is_text, listing.failed)),
         )
-        self._put(_file_name(key), _REMEMBERED.dump_json(kept))
+        try:
+            self._put(_file_name(key), _REMEMBERED.dump_json(kept))
+        except DeltaMaintenanceError as error:
+            _logger.warning("the listing of the catalog %s cannot be remembered: %s", key, error)
 
     def _put(self, name: str, data: bytes) -> None:
         if self._writes:

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from delta_maintenance.catalogs.models import CatalogTable, PassedOver
 from delta_maintenance.catalogs.names import CatalogKind, CatalogName
-from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
+from delta_maintenance.errors import (
+    CatalogError,
+    CatalogUnavailableError,
+    InvalidRequestError,
+    StorageError,
+)
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.catalogs import CatalogMemory, table_named
 from delta_maintenance.policies.definition.patterns import NamePattern
@@ -400,3 +405,18 @@ def test_names_of_two_parts_that_the_catalog_does_not_have(catalogs: Use) -> Non
     tables = ({"catalog": "aws.raw.events"}, {"catalog": "aws.raw.event"})
     discovery = found(policy(*tables, aws=aws))
     assert [each.pattern for each in discovery.unlisted] == ["glue://raw.event"]
+
+
+def test_a_memory_that_cannot_be_written_hides_no_table(
+    catalogs: Use, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogs(lake=SALES)
+    store = AssessmentStore(str(tmp_path)).store
+
+    def full(path: str, data: bytes) -> None:
+        raise StorageError("cannot write: no space left", remedy="make room")
+
+    monkeypatch.setattr(store, "put", full)
+    discovery = found(policy({"catalog": "lake.sales.*"}), memory=CatalogMemory(store))
+    assert len(discovery.complete()) == len(SALES)
+    assert "the listing of the catalog lake cannot be remembered" in caplog.text
