@@ -18,6 +18,7 @@ from tests.support.operations.backfills import (
     apply,
     backfill,
     built,
+    counting,
     latest,
     of,
     operations,
@@ -97,7 +98,8 @@ def test_rows_that_others_delete_do_not_come_back() -> None:
         lambda: delete_rows(store, "f1", second),
         lambda: delete_rows(store, "f6", second),
     )
-    assert backfill(table).status == "enabled"
+    engine = counting({f"f{n}": 5 for n in range(8)})
+    assert apply(table, plan_of(table), engine=engine).status == "enabled"
     vectors = {a["add"]["path"]: a["add"].get("deletionVector") for a in state(store)}
     assert len(state(store)) == 8
     assert vectors == {f"f{n}": None for n in range(8)} | {"f7": first, "f1": second, "f6": second}

@@ -79,3 +79,29 @@ def test_a_plan_for_spark_is_not_carried_out_by_threads() -> None:
     assert plan_of(built(), engine="spark").engine == "local"
     with pytest.raises(InvalidRequestError, match="Spark"):
         apply(table, plan)
+
+
+@pytest.mark.conformance("RT-12", "DV-14")
+def test_a_count_of_visible_rows_gives_no_row_id_twice() -> None:
+    """As another engine's ANALYZE states it for a file with a deletion vector (trino#30343)."""
+    vector = log.deletion_vector(cardinality=3)
+    visible = '{"numRecords":7,"minValues":{"id":3}}'
+    table = built(
+        log.add("a", dv=vector, stats=visible),
+        log.add("right", dv=vector, stats='{"numRecords":9,"minValues":{"id":3}}'),
+        log.add("wide", dv=vector, stats='{"numRecords":5,"tightBounds":false}'),
+        log.add("b", stats=stats(2)),
+        protocol=log.features("deletionVectors"),
+    )
+    plan = plan_of(table)
+    assert plan.files_to_count == 2
+    result = apply(table, plan, engine=counting({"a": 10, "right": 9}))
+    assert (result.status, result.high_water_mark) == ("enabled", 25)
+    adds = {add["path"]: add for version, add in of(table, "add") if version}
+    starts = sorted((adds[path]["baseRowId"], path) for path in adds)
+    rows = {"a": 10, "right": 9, "wide": 5, "b": 2}
+    ends = [start + rows[path] for start, path in starts]
+    assert [start for start, _ in starts] == [0, *ends[:-1]]
+    assert adds["a"]["stats"] == '{"numRecords":10}'
+    assert adds["right"]["stats"] == '{"numRecords":9,"minValues":{"id":3}}'
+    check(table.store)

@@ -15,6 +15,7 @@ from delta_maintenance.protocol.row_tracking.backfill import (
     RowIdAudit,
     RowIdFindings,
     lacks_row_ids,
+    row_counts_for_ids,
     with_row_counts,
 )
 from delta_maintenance.protocol.statistics.stats import num_records
@@ -23,7 +24,14 @@ from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 
 _AUDITED = {
-    "add": ("path", "stats", "stats_parsed", "baseRowId", "defaultRowCommitVersion"),
+    "add": (
+        "path",
+        "stats",
+        "stats_parsed",
+        "deletionVector",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    ),
     "remove": ("path", "stats", "baseRowId"),
 }
 
@@ -70,18 +78,21 @@ def in_batches(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 
 def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str, ...]]:
-    """Adds `numRecords` where it is missing.
+    """Adds `numRecords` where it is missing or, beside a deletion vector, not that of the footer.
 
     Returns the adds whose rows could be counted, and the reasons why others could not.
     """
-    uncounted = pc.is_null(num_records(adds["stats"]))
+    stated = row_counts_for_ids(adds)
+    uncounted = pc.is_null(stated)
     if not pc.any(uncounted).as_py():
         return adds, ()
     paths = pa.concat_arrays(adds["path"].filter(uncounted).chunks)
     found = count_rows(paths)
     nothing = pa.nulls(adds.num_rows, pa.int64())
     counts = pc.replace_with_mask(nothing, uncounted, found.counts)
-    stats = with_row_counts(pa.concat_arrays(adds["stats"].chunks), counts)
+    differs = pc.fill_null(pc.not_equal(counts, num_records(adds["stats"])), True)
+    corrected = pc.if_else(differs, counts, pa.scalar(None, pa.int64()))
+    stats = with_row_counts(pa.concat_arrays(adds["stats"].chunks), corrected)
     filled = adds.set_column(adds.column_names.index("stats"), "stats", stats)
     known = pc.or_(pc.invert(uncounted), pc.is_valid(counts))
     return filled.filter(known), found.problems

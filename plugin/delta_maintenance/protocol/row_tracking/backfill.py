@@ -15,9 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.row_tracking import domain as row_tracking
 from delta_maintenance.protocol.row_tracking.used_ids import overlapping
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.as_json import read_statistics
+from delta_maintenance.protocol.statistics.stats import align_statistics, num_records
+
+_TIGHT = pa.struct([("tightBounds", pa.bool_())])
 
 
 def lacks_row_ids(adds: pa.Table) -> pa.ChunkedArray:
@@ -33,6 +37,30 @@ def row_counts(adds: pa.Table) -> pa.Int64Array:
         return counts
     parsed = [_parsed_counts(chunk) for chunk in adds["stats_parsed"].chunks]
     return pc.coalesce(counts, pa.concat_arrays([pa.array([], pa.int64()), *parsed]))
+
+
+def row_counts_for_ids(adds: pa.Table) -> pa.Int64Array:
+    """Returns the row counts that row IDs can rely on; null for files whose footer must be read.
+
+    Some writers count only the visible rows of a file with a deletion vector, and do not know that
+    its bounds can be wide.
+    """
+    counts = row_counts(adds)
+    marked = to_bools(pc.is_valid(_column(adds, "deletionVector")).combine_chunks())
+    if marked.any():
+        marked[marked] = ~_are_wide(adds.filter(booleans(marked)))
+    return pc.if_else(booleans(marked), pa.scalar(None, pa.int64()), counts)
+
+
+def _are_wide(adds: pa.Table) -> npt.NDArray[np.bool_]:
+    """Returns which files state that their bounds are not tight."""
+    texts = _column(adds, "stats")
+    wide = pa.chunked_array([read_statistics(chunk, _TIGHT) for chunk in texts.chunks], _TIGHT)
+    tight = pc.struct_field(wide, 0)
+    if "stats_parsed" in adds.column_names:
+        parsed = [align_statistics(chunk, _TIGHT).values for chunk in adds["stats_parsed"].chunks]
+        tight = pc.coalesce(tight, pc.struct_field(pa.chunked_array(parsed, _TIGHT), 0))
+    return ~to_bools(pc.fill_null(tight, True).combine_chunks())
 
 
 def with_row_counts(stats: pa.StringArray, counts: pa.Int64Array) -> pa.StringArray:
@@ -62,7 +90,9 @@ class RowIdFindings:
     lacking: int
     """Live files without a base row ID or without a row commit version."""
     uncounted: int
-    """Lacking files whose statistics do not contain the number of rows."""
+    """Lacking files whose statistics do not contain the number of rows, or perhaps that of visible
+    rows.
+    """
     rows: int
     """Rows of the lacking files, as far as their number is known."""
     highest: int
@@ -108,7 +138,7 @@ class RowIdAudit:
         without = adds.filter(lacks_row_ids(adds))
         counts = row_counts(without)
         self._lacking += without.num_rows
-        self._uncounted += counts.null_count
+        self._uncounted += row_counts_for_ids(without).null_count
         self._rows += pc.sum(counts).as_py() or 0
         self._add_ids(adds, live=True)
         self._add_ids(tombstones, live=False)
