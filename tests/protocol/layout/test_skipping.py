@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delta_maintenance.protocol.layout.ages import ages
 from delta_maintenance.protocol.layout.bounds import (
     ColumnBounds,
     FileBounds,
@@ -192,6 +193,36 @@ def test_bounds_are_as_wide_as_writers_may_have_cut_them() -> None:
     )
     assert read("d > 1e300", table(d=column)) == [True]
     assert read("d < 0", table(d=column)) == [False]
+
+
+@pytest.mark.conformance("STAT-03")
+@pytest.mark.parametrize(
+    ("zone", "day", "near"),
+    [("UTC", "1972-01-07", True), ("UTC", "1972-01-08", False)] + [(None, "1850-01-01", False)],
+)
+def test_bounds_are_a_minute_wider_where_their_offset_can_have_been_cut(
+    zone: str | None, day: str, near: bool
+) -> None:
+    """Of -00:44:30, Delta Spark states -00:44."""
+    ends = pa.array([datetime.fromisoformat(day)], pa.timestamp("us")).view(
+        pa.timestamp("us", zone)
+    )
+    name = "timestamp_ntz" if zone is None else "timestamp"
+    column = column_bounds(
+        PrimitiveType(name=name),
+        least=ends,
+        greatest=ends,
+        nulls=pa.array([0]),
+        rows=np.array([1]),
+    )
+    before = datetime.fromisoformat(day) - timedelta(seconds=59)
+    assert read(f"t <= '{before}'", table(t=column)) == [near]
+    assert read(f"t >= '{day} 00:00:59'", table(t=column)) == [near]
+    assert read(f"t >= '{day} 00:01:01'", table(t=column)) == [False]
+    limit = int((before - datetime(1970, 1, 1)).total_seconds()) * 1_000_000 + 1
+    found = ages(column, limit)
+    # Rows of the file that are older than the limit are not overlooked.
+    assert (found.mixed | found.unknown).tolist() == [near] and not found.whole.any()
 
 
 @pytest.mark.parametrize(

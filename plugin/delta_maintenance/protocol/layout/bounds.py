@@ -1,8 +1,9 @@
 """The bounds of columns in data files, as readers compare them with conditions.
 
 Implements the reading side of "Per-file Statistics": strings may be truncated, timestamps are cut
-to milliseconds, and a maximum may be the text `NaN`. Bounds of files with deletion vectors may be
-wider than their live rows (`tightBounds` false), which skips fewer files but is right.
+to milliseconds and their offsets to minutes, and a maximum may be the text `NaN`. Bounds of files
+with deletion vectors may be wider than their live rows (`tightBounds` false), which skips fewer
+files but is right.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.schema.types import DeltaType
 
 Numbers = npt.NDArray[np.int64]
@@ -99,8 +100,10 @@ def column_bounds(
     counts = np.asarray(pc.fill_null(nulls, -1), np.int64)
     return ColumnBounds(
         kind=kind,
-        least=_shortened(_readable(least), b""),
-        greatest=_shortened(_readable(_widened(greatest)), b"\xff"),
+        least=_shortened(_readable(moved_by_cut_offset(least, -1)), b""),
+        greatest=_shortened(
+            _readable(moved_by_cut_offset(with_cut_microseconds(greatest), 1)), b"\xff"
+        ),
         nulls=counts,
         all_null=(rows >= 0) & (counts >= 0) & (counts >= rows),
     )
@@ -156,6 +159,9 @@ def by_number(partition: Numbers) -> Numbers:
 
 _DIGITS_OF_64_BITS = 18
 _LAST_MICROSECOND = 999
+_MINUTE = 60_000_000
+_LAST_SECONDS_IN_OFFSETS = 63_676_800_000_000
+"""1972-01-08 in UTC, in microseconds: the day after Liberia gave up its offset of -00:44:30."""
 _MOST_TEXT_BYTES = 1024
 """Bounds of texts are cut to this length, so that thousands of values drawn between them fit into
 memory.
@@ -181,7 +187,29 @@ def _shortened(values: pa.Array, end: bytes) -> pa.Array:
     return pc.if_else(long, cut, values)
 
 
-def _widened(greatest: pa.Array) -> pa.Array:
+def may_have_cut_offset(bounds: pa.Array) -> pa.BooleanArray:
+    """Returns which bounds can be false by less than a minute; null for nulls.
+
+    Delta Spark writes an instant as local time with an offset in whole minutes. Until 1972 the
+    offsets of some zones had seconds, such as +00:53:28 of Berlin before 1893.
+    """
+    if not pa.types.is_timestamp(bounds.type) or bounds.type.tz is None:
+        return booleans(np.zeros(len(bounds), np.bool_))
+    return pc.less(bounds.view(pa.int64()), pa.scalar(_LAST_SECONDS_IN_OFFSETS))
+
+
+def moved_by_cut_offset(bounds: pa.Array, sign: int) -> pa.Array:
+    """Returns bounds a minute earlier or later where their offset can have been cut."""
+    cut = may_have_cut_offset(bounds)
+    if not pc.any(cut).as_py():
+        return bounds
+    micros = bounds.view(pa.int64())
+    room = pc.greater(micros, pa.scalar(_MINUTE - 2**63))
+    moved = pc.add(micros, pc.if_else(pc.and_(cut, room), sign * _MINUTE, 0))
+    return moved.view(bounds.type)
+
+
+def with_cut_microseconds(greatest: pa.Array) -> pa.Array:
     """Writers cut timestamps to milliseconds, so the greatest value may be later."""
     kind = greatest.type
     if not pa.types.is_timestamp(kind):
