@@ -32,7 +32,7 @@ from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
-from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, look
+from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, decimal_partition, look
 from tests.support.tables.sound_tables import (
     CONFIGURATION,
     DATA,
@@ -195,27 +195,6 @@ def _with_feature(name: str) -> log.Action:
 
 
 WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
-DECIMAL_PARTITION = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
-            {"name": "part", "type": "string", "nullable": True, "metadata": {}},
-            {"name": "d", "type": "decimal(10,2)", "nullable": True, "metadata": {}},
-        ],
-    }
-)
-
-
-def _decimal_partition(value: str) -> Callable[[SoundTable], object]:
-    table = {"schema": DECIMAL_PARTITION, "partitioned_by": ["d"]}
-    return lambda t: t.step(
-        log.metadata(configuration=CONFIGURATION, **table),
-        t.data("e", partitionValues={"d": value}),
-        t.mark(),
-    )
-
-
 SEEDS: dict[str, Seed] = {
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
@@ -245,8 +224,8 @@ SEEDS: dict[str, Seed] = {
         "b",
         {"remove-of-absent-file": 1},
     ),
-    "partition-value-spelling": Seed(_decimal_partition("1.5"), "e"),
-    "invalid-partition-value": Seed(_decimal_partition("much"), "e"),
+    "partition-value-spelling": Seed(decimal_partition("1.5"), "e"),
+    "invalid-partition-value": Seed(decimal_partition("much"), "e"),
     "missing-not-null-column": Seed(
         lambda t: (
             t.step(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from delta_maintenance.operations.fsck.examination import Examination, examine
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
-from tests.support.tables.sound_tables import SoundTable
+from tests.support.tables.sound_tables import CONFIGURATION, SoundTable
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
@@ -30,3 +32,15 @@ def problems(table: TableBuilder) -> dict[str, list[str]]:
 def add_again(table: SoundTable, path: str, **fields: Any) -> log.Action:
     """Returns the add of a live file, with other fields."""
     return {"add": {**table.live(path), "dataChange": False} | fields}
+
+
+def decimal_partition(value: str) -> Callable[[SoundTable], object]:
+    """Adds a file to a table that is partitioned by a decimal number with two digits."""
+    kinds = {"id": "long", "part": "string", "d": "decimal(10,2)"}
+    fields = [{"name": n, "type": k, "nullable": True, "metadata": {}} for n, k in kinds.items()]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return lambda table: table.step(
+        log.metadata(configuration=CONFIGURATION, schema=schema, partitioned_by=["d"]),
+        table.data("e", partitionValues={"d": value}),
+        table.mark(),
+    )
