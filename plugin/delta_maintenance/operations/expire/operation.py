@@ -21,6 +21,7 @@ from delta_maintenance.operations.expire.commits import (
 from delta_maintenance.operations.expire.limit import delete_before, limit_of
 from delta_maintenance.operations.expire.options import ExpireOptions, ExpirePlan, ExpireResult
 from delta_maintenance.operations.expire.survey import Survey, survey
+from delta_maintenance.operations.holds.iceberg import iceberg_note
 from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.operations.rewriting.planning import doubled_note
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -51,7 +52,12 @@ def plan(
     is_noop = not found.whole.files and not (
         reads_mixed and found.mixed.files + found.unknown.files
     )
-    notes = (*_left(found, options), *doubled_note(found.doubled), *snapshot.warnings)
+    notes = (
+        *_left(found, options),
+        *doubled_note(found.doubled),
+        *iceberg_note(snapshot),
+        *snapshot.warnings,
+    )
     if not is_noop:
         notes = (*notes, *kept_rows(snapshot, options.holders, context, rows="expired rows"))
     return ExpirePlan(

@@ -46,6 +46,7 @@ from delta_maintenance.operations.fsck.checks.log import (
     check_names,
     check_stated_version,
 )
+from delta_maintenance.operations.fsck.checks.manifests import check_manifests
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.checks.row_ids import (
     LocalRowIds,
@@ -241,6 +242,8 @@ class _Attempt:
             check_state(snapshot, findings)
             if files:
                 presence = self._check_files(snapshot, history)
+                if presence is not None:
+                    check_manifests(snapshot, findings)
         return Examination(
             version=last,
             findings=findings,

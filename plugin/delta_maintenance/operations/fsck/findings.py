@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import shortened
 from delta_maintenance.operations.fsck.options import Finding, Severity
 from delta_maintenance.protocol.schema.data_columns import ADD_WIDENING
+from delta_maintenance.table.commit.manifests import PURGE
 from delta_maintenance.table.read.managed_log import LOST_COMMIT
 
 
@@ -338,6 +339,14 @@ KINDS: Mapping[str, FindingKind] = {
         "corrupt", "run backfill-row-ids, which continues after the highest row ID in use"
     ),
     "future-row-commit-version": FindingKind("corrupt", _BY_WRITER),
+    # Files of other readers.
+    "stale-manifest": FindingKind("warning", "run fsck --repair, which writes the manifests again"),
+    "unwritable-manifest": FindingKind("warning", PURGE),
+    "old-manifest": FindingKind(
+        "note",
+        "set delta.compatibility.symlinkFormatManifest.enabled to true with set-properties, which "
+        "writes them, or generate them again in Delta Spark; vacuum keeps the files that they name",
+    ),
     # Files.
     "archived-data-file": FindingKind(
         "warning",

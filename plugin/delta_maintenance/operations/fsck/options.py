@@ -58,14 +58,15 @@ class FsckOptions(Record):
             help="make the repairs that cannot lose data: let _last_checkpoint name an existing "
             "checkpoint, write damaged, wrong and empty checkpoints again from an older one or "
             "version 0 and all commits since, delete checksums that repeat a wrong checkpoint, "
-            "delete other empty checkpoint files that are a day old, and copy data files to the "
-            "names that the log states"
+            "delete other empty checkpoint files that are a day old, copy data files to the "
+            "names that the log states, and write stale symlink manifests again"
         ),
     ] = False
     """Whether `apply` may make the repairs that cannot lose data: point `_last_checkpoint` to an
     existing checkpoint, rewrite damaged, wrong and empty checkpoints from an older one or version 0
     and all commits since, delete checksums that repeat a wrong checkpoint, delete other empty
-    checkpoint files that are a day old, and copy data files to the names that the log states.
+    checkpoint files that are a day old, copy data files to the names that the log states, and write
+    stale symlink manifests again.
     """
     remove_missing_files: Annotated[
         bool,
@@ -126,6 +127,7 @@ RepairAction = Literal[
     "fill-empty-checkpoint",
     "remove-empty-checkpoint",
     "copy-misnamed-files",
+    "write-manifests",
     "remove-missing-files",
     "remove-doubled-files",
     "restore-append-only",
@@ -204,7 +206,7 @@ class RepairOutcome(Record):
     version: int | None = None
     """The commit that was made, or the version of the checkpoint that was written."""
     count: int = 0
-    """The number of removed entries or checksums, or of copied files."""
+    """The number of removed entries or checksums, or of copied files, or of written manifests."""
     reason: str | None = None
 
     def __str__(self) -> str:

@@ -16,6 +16,7 @@ from delta_maintenance.operations.fsck.options import FsckOptions, Repair, Repai
 from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.table.commit.manifests import MANIFESTS
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.segment import CheckpointFiles
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -50,6 +51,7 @@ def proposed_repairs(
         repairs.extend(_empty_checkpoints(found, notes, now))
         repairs.extend(_hint(found, notes))
         repairs.extend(_misnamed(found))
+        repairs.extend(_manifests(found))
     if wants_repairs:
         repairs.extend(_append_only(found))
     if options.remove_doubled_files and found.snapshot is not None:
@@ -234,6 +236,17 @@ def _misnamed(found: Examination) -> Iterator[Repair]:
             reason=f"{count_text(len(paths), 'file')} to copy to the names that readers look for; "
             "the originals are kept",
             paths=tuple(paths.to_pylist()),
+        )
+
+
+def _manifests(found: Examination) -> Iterator[Repair]:
+    if number := found.findings.counts["stale-manifest"]:
+        yield Repair(
+            action="write-manifests",
+            path=MANIFESTS,
+            version=found.version,
+            reason=f"{count_text(number, 'manifest')} of other files than the live ones, which the "
+            "log states",
         )
 
 

@@ -49,6 +49,7 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.storage.core.listing import STATUSES
+from delta_maintenance.table.commit.manifests import write_manifests
 from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.data.locations import copy_files
@@ -58,6 +59,7 @@ from delta_maintenance.table.read.log_inventory import newest_sound_checkpoint
 from delta_maintenance.table.read.segment import CheckpointFiles, hinted_version, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.log_deletion import put_hint
 
 
@@ -85,6 +87,8 @@ class Repairing:
                     return self._remove_empty_checkpoint(repair)
                 case "copy-misnamed-files":
                     return self._copy_misnamed_files(repair)
+                case "write-manifests":
+                    return self._write_manifests(repair)
                 case "rewrite-hint" | "remove-hint":
                     return self._write_hint(repair)
                 case "restore-append-only":
@@ -236,6 +240,11 @@ class Repairing:
         )
         count = copy_files(self.table.store, others.filter(chosen))
         return _outcome(repair, "done" if count else "already-done", count=count)
+
+    def _write_manifests(self, repair: Repair) -> RepairOutcome:
+        snapshot = self._require_sound_base(self.table.snapshot())
+        require_writable(snapshot, Operation.COMMIT)
+        return _outcome(repair, "done", version=snapshot.version, count=write_manifests(snapshot))
 
     def _presence(self, snapshot: Snapshot) -> Presence:
         """Lists the files again."""

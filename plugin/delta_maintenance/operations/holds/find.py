@@ -1,4 +1,4 @@
-"""Finds the holds of a table: its kept versions, and its readers."""
+"""Finds the holds of a table: its kept versions, and its readers, those of Iceberg included."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.operations.holds.hold import Hold, Holds
+from delta_maintenance.operations.holds.iceberg import iceberg_hold
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
 from delta_maintenance.operations.holds.options import HeldVersions, Holders, KeptVersion, Reader
@@ -36,7 +37,7 @@ def find_holds(
     a reader fails. Nothing may be deleted then.
     """
     stored = read_kept_versions(snapshot.log.store)
-    kept: list[Hold] = []
+    kept = [*iceberg_hold(snapshot)]
     notes: list[str] = []
     for each in _united(snapshot, (*stored, *holders.keep)):
         if each.until is not None and each.until <= now:

@@ -23,7 +23,8 @@ class HeldBack(Record):
 
     holder: str
     first_version: int | None
-    """The first held version; None for a clone, which holds files, and if it is not known yet."""
+    """The first held version; None for a clone or manifests, which hold files, and if it is not
+    known yet."""
     last_version: int | None
     """The last held version; None if all later versions are held."""
     until: Instant | None

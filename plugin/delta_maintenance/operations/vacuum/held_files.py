@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+import pyarrow as pa
 
 from delta_maintenance.operations.holds.hold import Hold
 from delta_maintenance.operations.vacuum.references import protect_live_files, protect_removed
 from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.manifests import MANIFESTS, read_manifests
 from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -49,6 +52,15 @@ def files_of(store: Store, holds: Sequence[Hold]) -> tuple[HeldFiles, ...]:
         )
         for hold in holds
     )
+
+
+def files_in_manifests(store: Store) -> Iterator[HeldFiles]:
+    """Yields the files that symlink manifests name: their readers know nothing of the log."""
+    paths = ProtectedPaths(store.addresses)
+    for _, lines in read_manifests(store):
+        paths.add(pa.table({"path": lines}))
+    if any(map(len, paths.hashes())):
+        yield HeldFiles(holder=f"manifests in {MANIFESTS}", paths=paths)
 
 
 def _removed(store: Store, hold: Hold) -> ProtectedPaths:

@@ -25,7 +25,7 @@ from delta_maintenance.operations.holds.hold import Holds
 from delta_maintenance.operations.vacuum.candidates import Search, Tally
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
-from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_of
+from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_in_manifests, files_of
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.options import (
     LEAST_RETENTION,
@@ -119,7 +119,6 @@ class Settings:
         columns = dict.fromkeys(
             (*metadata.partition_columns, *snapshot.log.physical_partition_columns)
         )
-        formats = metadata.configuration.get("delta.universalFormat.enabledFormats") or ""
         compatible = (
             properties.enable_iceberg_compat_v1,
             properties.enable_iceberg_compat_v2,
@@ -129,7 +128,7 @@ class Settings:
             properties.deleted_file_retention,
             VisibilityRules(
                 partition_columns=tuple(columns),
-                iceberg="iceberg" in formats.lower() or any(compatible),
+                iceberg="iceberg" in properties.universal_formats.lower() or any(compatible),
             ),
         )
 
@@ -181,7 +180,8 @@ class _SurveyRun:
         self.before = self._delete_before()
         self.before_ms = epoch_millis(self.before)
         self.holds = self._holds()
-        needed = tuple(self._needed_by_clones())
+        needed = (*self._needed_by_clones(), *relisting(lambda: [*files_in_manifests(self.store)]))
+        self.file_holders = [files.holder for files in needed]
         window, engine = self._chosen_engine()
         found = engine.find(
             Request(
@@ -214,9 +214,7 @@ class _SurveyRun:
             self.swept_to = self._swept_to(window.last)
         if found.archived and options.archived == "keep":
             self.swept_to = None
-        if any(
-            found.held[clone.holder].files for clone in self.clones if clone.holder in found.held
-        ):
+        if any(found.held[name].files for name in self.file_holders if name in found.held):
             self.swept_to = None
         return Survey(self._plan(found, window), found, self.holds.stored, tuple(self.clones))
 
@@ -434,12 +432,12 @@ class _SurveyRun:
             for hold in self.holds.holds
             if (kept := by_holder.get(hold.holder)) is not None
         )
-        clones = (
-            HeldBack.by_files(clone.holder, files=kept.files, size=kept.bytes)
-            for clone in self.clones
-            if (kept := by_holder.get(clone.holder)) is not None
+        files = (
+            HeldBack.by_files(holder, files=kept.files, size=kept.bytes)
+            for holder in self.file_holders
+            if (kept := by_holder.get(holder)) is not None
         )
-        return (*versions, *clones)
+        return (*versions, *files)
 
     def _reason(self, files: int, window: LogWindow | None) -> str:
         since = f"{self.before:%Y-%m-%dT%H:%M:%SZ}"

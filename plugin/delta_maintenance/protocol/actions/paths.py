@@ -9,6 +9,7 @@ further commit would make the result depend on the reader.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
@@ -229,6 +230,19 @@ def _intended(locations: pa.Array, *, encoded: bool = True) -> pa.BinaryArray | 
         # Some name is not UTF-8, and only its own writer would spell it otherwise.
         return again
     return pc.utf8_normalize(texts, form="NFC").cast(pa.binary())
+
+
+def locations_below(
+    paths: pa.StringArray, *, roots: Sequence[str]
+) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+    """Returns `file_locations`, and whether each is outside the root, by all its addresses."""
+    absolute = pc.match_substring_regex(paths, ABSOLUTE)
+    locations = file_locations(paths, root=roots[0])
+    for root in roots[1:]:
+        # The log may use another address for the table than the user.
+        outside = pc.and_(absolute, pc.match_substring_regex(locations, ABSOLUTE))
+        locations = pc.if_else(outside, file_locations(paths, root=root), locations)
+    return locations, pc.and_(absolute, pc.match_substring_regex(locations, ABSOLUTE))
 
 
 def written_locations(paths: pa.StringArray) -> pa.BinaryArray:

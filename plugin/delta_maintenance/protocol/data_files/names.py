@@ -33,10 +33,15 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
     `columns` are the keys of `values`, in the order of partitioning. None if the folder would be
     hidden or its name too long. Readers ignore folder names, so any other folder is then valid.
     """
-    names = [f"{_escaped(name)}={_folder_value(values.get(name))}" for name in columns]
-    if any(name[0] in "_." or len(name.encode()) > _LONGEST for name in names):
+    folder = hive_folder(values, columns)
+    if any(n.startswith(("_", ".")) or len(n.encode()) > _LONGEST for n in folder.split("/")):
         return None
-    return "/".join(names)
+    return folder
+
+
+def hive_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
+    """Like `partition_folder`, for the names that other engines expect, whatever they are."""
+    return "/".join(f"{_escaped(name)}={_folder_value(values.get(name))}" for name in columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,8 @@ class TableProperties:
     """Milliseconds since 1970-01-01 UTC."""
     enable_row_tracking: bool = False
     row_tracking_suspended: bool = False
+    symlink_manifests: bool = False
+    """Whether writers keep symlink manifests up to date (`table/commit/manifests`)."""
     materialized_row_id_column: str | None = None
     """Physical name of the hidden column with the IDs of moved rows."""
     materialized_row_commit_version_column: str | None = None
@@ -67,6 +69,8 @@ class TableProperties:
     """Size of a new data file in bytes."""
     parquet_compression_codec: str | None = None
     parquet_format_version: str | None = None
+    universal_formats: str = ""
+    """The formats whose metadata Delta Spark writes after its commits (UniForm), with commas."""
     problems: tuple[str, ...] = ()
     """One clause for each invalid value, whose default is used instead. Readers can ignore the
     problems; operations that delete files must refuse."""
@@ -223,6 +227,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
         "delta.rowTracking.materializedRowCommitVersionColumnName",
         str,
     ),
+    "symlink_manifests": ("delta.compatibility.symlinkFormatManifest.enabled", parse_boolean),
     "enable_type_widening": ("delta.enableTypeWidening", parse_boolean),
     "data_skipping_num_indexed_columns": (
         "delta.dataSkippingNumIndexedCols",
@@ -232,6 +237,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "target_file_size": ("delta.targetFileSize", parse_bytes),
     "parquet_compression_codec": ("delta.parquet.compression.codec", str),
     "parquet_format_version": ("delta.parquet.format.version", str),
+    "universal_formats": ("delta.universalFormat.enabledFormats", str),
 }
 """The key and the parser of each field."""
 

@@ -7,7 +7,8 @@ answer. After a put with an unknown outcome no other version is tried.
 
 Implements "Creation of New Log Entries". A commit without concurrent commits takes one put and one
 listing; each lost race takes one more listing and one read per concurrent commit. The optional
-version checksum takes at most one read and one put.
+version checksum takes at most one read and one put, symlink manifests a put for each partition that
+the commit touched (`manifests`).
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.checksums import write_checksum
 from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.commit.idempotency import commit_after
+from delta_maintenance.table.commit.manifests import update_manifests
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
@@ -273,6 +275,7 @@ class Transaction:
             if self._put(built) is Put.DONE:
                 self._require_current(built.version)
                 self._write_checksum(built)
+                update_manifests(self._snapshot, built, attempt.metadata_after)
                 return Landed(
                     version=built.version,
                     attempts=number,

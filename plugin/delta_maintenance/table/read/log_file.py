@@ -74,13 +74,13 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
     return _read_again(store, listed.path, data)
 
 
-def read_text(store: Store, path: str) -> bytes:
-    """Reads a JSON file of the log of unknown size. Raises the errors of `read_listed`."""
+def read_text(store: Store, path: str, *, may_be_empty: bool = False) -> bytes:
+    """Reads a text file of unknown size. Raises the errors of `read_listed`."""
     most = ReadLimits.of(store).text_bytes
     data = store.read_head(path, most + 1)
     if len(data) > most:
         raise _oversized(store, path, f"more than {most}", most)
-    return data or _read_again(store, path, data)
+    return data if data or may_be_empty else _read_again(store, path, data)
 
 
 def read_hint(store: Store, path: str) -> bytes:

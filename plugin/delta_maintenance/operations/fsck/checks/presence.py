@@ -17,7 +17,7 @@ from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
-from delta_maintenance.protocol.actions.paths import ABSOLUTE, as_uris, file_locations
+from delta_maintenance.protocol.actions.paths import as_uris, locations_below
 from delta_maintenance.protocol.columns.arrays import booleans, integers
 from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
@@ -95,14 +95,7 @@ class TableFiles:
         return reached_by_the_store(self._store, found)
 
     def _located(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
-        """Returns the location of each path, and whether it is outside the root."""
-        absolute = pc.match_substring_regex(raw, ABSOLUTE)
-        location = file_locations(raw, root=self._store.root)
-        for address in self._store.addresses[1:]:
-            # The log may use another address for the table than the user.
-            outside = pc.and_(absolute, _is_absolute(location))
-            location = pc.if_else(outside, file_locations(raw, root=address), location)
-        return location, pc.and_(absolute, _is_absolute(location))
+        return locations_below(raw, roots=self._store.addresses)
 
     def sizes(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:
         """Returns the sizes in bytes of existing files."""
@@ -281,10 +274,6 @@ def _vector_paths(stored: str, names: pa.StringArray) -> pa.StringArray:
     struct = pa.StructArray.from_arrays(fields, names=["storageType", "pathOrInlineDv"])
     relative, absolute = deletion_vector_paths(struct)
     return relative if stored == STORED_RELATIVE else absolute
-
-
-def _is_absolute(locations: pa.BinaryArray) -> pa.BooleanArray:
-    return pc.match_substring_regex(locations, ABSOLUTE)
 
 
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
