@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -19,10 +20,15 @@ from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.mapped_tables import HIGHEST, MODE, mapped
 from tests.support.rewrites.table_rows import live_adds
 from tests.support.tables.droppable_tables import Clock, drop
-from tests.table.commit.test_manifests import PROPERTY, manifests_in, spark_folder
+from tests.table.commit.test_manifests import PROPERTY, Addressed, manifests_in, spark_folder
 
 ENABLED = {PROPERTY: "true"}
 OLD, NEW = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+
+BOUND = {"t": "2020-01-01T00:00:00.000Z"}
+OLD_STATS = json.dumps(
+    {"numRecords": 2, "minValues": BOUND, "maxValues": BOUND, "nullCount": {"t": 0}}
+)
 
 
 def rows(first: int, time: datetime = NEW) -> pa.Table:
@@ -33,7 +39,7 @@ def rows(first: int, time: datetime = NEW) -> pa.Table:
 
 def expected(store: Store, columns: tuple[str, ...], root: str) -> dict[str, list[str]]:
     """The lines of each manifest, from the adds in the log."""
-    found = defaultdict(list)
+    found = defaultdict(list, {} if columns else {"": []})
     for path, add in live_adds(store).items():
         values = tuple(add["partitionValues"].get(column) for column in columns)
         found[spark_folder(columns, values)].append(root + unquote(path))
@@ -51,7 +57,9 @@ def test_each_verb_leaves_manifests_of_the_live_files(
     path = tmp_path / "ta ble%20"
     path.mkdir()
     made = DataTable(
-        *(field("a", "long"), field("t", "timestamp"), field("p", "string")),
+        field("a", "long"),
+        field("t", "timestamp"),
+        field("p", "string"),
         store=str(path),
         features=["deletionVectors"],
         configuration=ENABLED,
@@ -61,7 +69,8 @@ def test_each_verb_leaves_manifests_of_the_live_files(
     for value in ("a b", "x/y", None) if columns else ("",):
         values = {"p": value} if columns else {}
         small = [rows(n) for n in range(0, 8, 2)]
-        paths[value] = made.append(rows(90, OLD), *small, partitionValues=values)
+        made.append(rows(90, OLD), partitionValues=values, stats=OLD_STATS)
+        paths[value] = made.append(*small, partitionValues=values)
     table = DeltaTable(str(path))
 
     def lose_a_file() -> None:
@@ -102,6 +111,7 @@ def test_column_mapping_is_dropped_before_manifests_are_written() -> None:
     made = DataTable(
         mapped("number", "long", 1, "c1"),
         mapped("part", "string", 2, "c2"),
+        store=Addressed(),
         features=["columnMapping"],
         configuration={MODE: "name", HIGHEST: "2", **ENABLED},
         partitioned_by=["part"],

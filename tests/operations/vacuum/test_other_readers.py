@@ -80,7 +80,7 @@ def test_an_unknown_version_of_iceberg_stops_the_vacuum_until_the_property_is_un
     version: object,
 ) -> None:
     table = removed_from(**{FORMATS: "iceberg"})
-    describe(table, "2", version)
+    describe(table, version, version)
     with pytest.raises(RefusedError, match="readers of Iceberg see") as caught:
         table.going()
     assert FORMATS in str(caught.value) and "Delta Spark" in str(caught.value)

@@ -80,7 +80,7 @@ class Manifested:
         enabled: bool = True,
         first: Action | None = None,
     ) -> None:
-        self.builder = TableBuilder(store)
+        self.builder = TableBuilder(store or Addressed())
         self.store = self.builder.store
         self.columns = columns
         self.root = f"{self.store.address}/"
@@ -138,7 +138,7 @@ def histories(draw: st.DrawFn) -> tuple[tuple[str, ...], list[list[tuple[str, An
     return columns, commits
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(history=histories())
 def test_manifests_name_the_live_files_after_each_commit(
     history: tuple[tuple[str, ...], list[list[tuple[str, Any]]]],
@@ -195,7 +195,7 @@ def test_the_property_decides_and_begins_with_all_manifests() -> None:
 
 @pytest.mark.parametrize("root", ["s3a://b/t/", "s3://b/t/"])
 def test_lines_have_the_address_of_the_manifests_that_exist(root: str) -> None:
-    table = Manifested(OnS3())
+    table = Manifested(Addressed("s3://b/t"))
     table.builder.commit([table.add("a", "1")])
     table.store.put(f"{MANIFESTS}/p=1/manifest", f"{root}a\n".encode())
     table.root = root
@@ -214,10 +214,10 @@ def test_files_outside_the_root_have_their_own_addresses() -> None:
 
 def test_a_commit_during_the_writing_is_not_lost() -> None:
     """Whoever writes a manifest last may have read an older version than another writer."""
-    store = Interrupted()
+    store = Addressed()
     table = Manifested(store)
     table.commit(table.add("a", "1"))
-    store.before_put = lambda: table.builder.commit([table.add("b", "1")])
+    store.before_put = lambda: table.builder.commit([table.add("b", "1")], version=3)
     table.commit(table.add("c", "1"))
     assert manifests_in(store) == table.expected()
     assert len(table.expected()["p=1"]) == 3
@@ -226,7 +226,7 @@ def test_a_commit_during_the_writing_is_not_lost() -> None:
 def test_a_failure_leaves_a_finding_whose_remedy_writes_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store = Interrupted()
+    store = Addressed()
     table = Manifested(store)
     table.commit(table.add("a", "1"), table.add("b", "2"))
     store.before_put = fail
@@ -302,24 +302,20 @@ def test_a_store_of_objects_and_an_empty_table(s3_server: S3Server) -> None:
         table.store.close()
 
 
-class Interrupted(MemoryStore):
-    """Calls a function once, before the next manifest is written."""
+class Addressed(MemoryStore):
+    """A store with an address of its own, which may fail before a manifest is written."""
 
-    before_put: Callable[[], Any] | None = None
+    def __init__(self, address: str = "memory://lake/t") -> None:
+        super().__init__()
+        self.address = Address.parse(address)
+        self.before_put: Callable[[], Any] | None = None
+        """Called once, before the next manifest is written."""
 
     def put(self, path: str, data: bytes) -> None:
         if path.startswith(MANIFESTS) and self.before_put is not None:
             before, self.before_put = self.before_put, None
             before()
         super().put(path, data)
-
-
-class OnS3(MemoryStore):
-    """A store in memory that has an address on S3."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.address = Address.parse("s3://b/t")
 
 
 def fail() -> None:

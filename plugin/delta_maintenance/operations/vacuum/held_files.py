@@ -57,8 +57,8 @@ def files_of(store: Store, holds: Sequence[Hold]) -> tuple[HeldFiles, ...]:
 def files_in_manifests(store: Store) -> Iterator[HeldFiles]:
     """Yields the files that symlink manifests name: their readers know nothing of the log."""
     paths = ProtectedPaths(store.addresses)
-    for _, lines in read_manifests(store):
-        paths.add(pa.table({"path": lines}))
+    for _, files in read_manifests(store):
+        paths.add(pa.table({"path": files}))
     if any(map(len, paths.hashes())):
         yield HeldFiles(holder=f"manifests in {MANIFESTS}", paths=paths)
 

@@ -284,11 +284,11 @@ def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | N
     return decoded(pc.if_else(absolute, written, paths)), absolute
 
 
-def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
+def below_root(paths: pa.StringArray, *, root: str, is_literal: bool = False) -> pa.StringArray:
     """Returns the part of absolute paths below the root, as written; null for other locations.
 
     Unlike in `file_locations`, nothing is decoded or parsed as a query, because some writers do not
-    encode paths.
+    encode paths. Only the root may be encoded, unless `is_literal`.
     """
     folder = location_of_root(root) + b"/"
     written = paths
@@ -297,7 +297,8 @@ def below_root(paths: pa.StringArray, *, root: str) -> pa.StringArray:
     steps = f"(?:[^/]*/){{{folder.count(b'/')}}}"
     head = pc.replace_substring_regex(written, f"(?s)^({steps}).*", r"\1")
     rest = pc.replace_substring_regex(written, f"(?s)^{steps}", "")
-    return pc.if_else(pc.equal(decoded(head), folder), rest, pa.scalar(None, pa.string()))
+    head = head.cast(pa.binary()) if is_literal else decoded(head)
+    return pc.if_else(pc.equal(head, folder), rest, pa.scalar(None, pa.string()))
 
 
 def location_of_root(root: str) -> bytes:

@@ -101,7 +101,7 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Writes the whole file and replaces an existing one. For hints only."""
+        """Writes the whole file and replaces an existing one. For hints and manifests only."""
 
     @abstractmethod
     def create(self, path: str) -> AbstractContextManager[BinaryIO]:

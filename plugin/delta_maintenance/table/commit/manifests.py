@@ -147,19 +147,23 @@ def live_entries(snapshot: Snapshot, folders: pa.Array | None = None) -> pa.Tabl
 def stored_entries(store: Store) -> pa.Table:
     """Returns the lines of all manifests (`ENTRIES`), also repeated ones."""
     tables = [ENTRIES.empty_table()]
-    for path, lines in read_manifests(store):
-        files = _relative(lines, store.addresses)
+    for path, files in read_manifests(store):
         folder = pa.repeat(_folders_of(pa.array([path]))[0], len(files))
         tables.append(pa.table([folder, files.cast(pa.large_binary())], schema=ENTRIES))
     return pa.concat_tables(tables)
 
 
 def read_manifests(store: Store) -> Iterator[tuple[str, pa.StringArray]]:
-    """Yields the path and the lines of each manifest. `FileNotFoundError` if one is deleted."""
+    """Yields the path and the files of each manifest, as in `ENTRIES`.
+
+    Raises `FileNotFoundError` if one was deleted after the listing.
+    """
 
     def read(path: str) -> tuple[str, pa.StringArray]:
         text = read_text(store, path, may_be_empty=True).decode(errors="replace")
-        return path, pa.array(filter(None, text.replace("\r\n", "\n").split("\n")), pa.string())
+        lines = pa.array(filter(None, text.replace("\r\n", "\n").split("\n")), pa.string())
+        below = [below_root(lines, root=root, is_literal=True) for root in store.addresses]
+        return path, pc.coalesce(*below, _as_hadoop(lines))
 
     return in_parallel(read, stored_manifests(store).to_pylist(), threads=_THREADS)
 
@@ -228,11 +232,6 @@ def _as_hadoop(files: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(files, "^file:/+", "file:/")
 
 
-def _relative(lines: pa.StringArray, roots: Sequence[str]) -> pa.StringArray:
-    below = [below_root(lines, root=root) for root in roots]
-    return pc.coalesce(*below, _as_hadoop(lines))
-
-
 def _first_line(store: Store, folders: pa.Array | None) -> str | None:
     """Returns the first line of some manifest, which may be empty; None if there is none."""
 
@@ -254,7 +253,7 @@ def _root_in(line: str | None, store: Store) -> str:
     the table's, because clients know the same store by different schemes.
     """
     for root in store.addresses if line else ():
-        below = below_root(pa.array([line]), root=root)[0].as_py()
+        below = below_root(pa.array([line]), root=root, is_literal=True)[0].as_py()
         if line and below:
             return line.removesuffix(below)
     address = store.address.absolute()
