@@ -27,6 +27,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.protocol.delta_log.sidecar_summary import ByteRange, SidecarSummary
 from delta_maintenance.protocol.delta_log.tally import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
+from delta_maintenance.table.commit.manifests import MANIFESTS
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.testing import actions as log
@@ -195,7 +196,16 @@ def _with_feature(name: str) -> log.Action:
 
 
 WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
+MANIFEST = f"{MANIFESTS}/manifest"
+WITH_MANIFESTS = log.metadata(
+    configuration=CONFIGURATION | {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
+)
 SEEDS: dict[str, Seed] = {
+    "stale-manifest": Seed(
+        lambda t: t.step(WITH_MANIFESTS, log.remove("b", dv=t.vector, size=len(DATA))), MANIFEST
+    ),
+    "unwritable-manifest": Seed(lambda t: t.step(WITH_MANIFESTS), MANIFEST),
+    "old-manifest": Seed(lambda t: t.store.put(MANIFEST, b"file:/t/a\n"), MANIFESTS),
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
         "_delta_log",
