@@ -1,14 +1,13 @@
 """Committing to a table while other writers commit to it.
 
 A commit is first tried at the version after the snapshot. If another writer created that version,
-`protocol.commit.conflicts` compares both commits, and the commit is built again for the next
-version. The result is a `CommitOutcome`, or `CommitUnknownError` if the store gives no certain
-answer. After a put with an unknown outcome no other version is tried.
+`protocol.commit.conflicts` compares both commits, and the commit is built again for the next one.
+The result is a `CommitOutcome`, or `CommitUnknownError` if the store gives no certain answer; then
+no other version is tried.
 
 Implements "Creation of New Log Entries". A commit without concurrent commits takes one put and one
-listing; each lost race takes one more listing and one read per concurrent commit. The optional
-version checksum takes at most one read and one put, symlink manifests a put for each partition that
-the commit touched (`manifests`).
+listing; each lost race takes one more listing and one read per concurrent commit. The version
+checksum takes at most a read and a put; `manifests` states what symlink manifests take.
 """
 
 from __future__ import annotations
