@@ -196,16 +196,16 @@ def _with_feature(name: str) -> log.Action:
 
 
 WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
-MANIFEST = f"{MANIFESTS}/manifest"
+SYMLINKS = f"{MANIFESTS}/manifest"
 WITH_MANIFESTS = log.metadata(
     configuration=CONFIGURATION | {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
 )
 SEEDS: dict[str, Seed] = {
     "stale-manifest": Seed(
-        lambda t: t.step(WITH_MANIFESTS, log.remove("b", dv=t.vector, size=len(DATA))), MANIFEST
+        lambda t: t.step(WITH_MANIFESTS, log.remove("b", dv=t.vector, size=len(DATA))), SYMLINKS
     ),
-    "unwritable-manifest": Seed(lambda t: t.step(WITH_MANIFESTS), MANIFEST),
-    "old-manifest": Seed(lambda t: t.store.put(MANIFEST, b"file:/t/a\n"), MANIFESTS),
+    "unwritable-manifest": Seed(lambda t: t.step(WITH_MANIFESTS), SYMLINKS),
+    "old-manifest": Seed(lambda t: t.store.put(SYMLINKS, b"file:/t/a\n"), MANIFESTS),
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
         "_delta_log",
