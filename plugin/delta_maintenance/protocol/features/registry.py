@@ -295,7 +295,7 @@ FEATURES: tuple[TableFeature, ...] = (
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         aliases=("catalogOwned-preview",),
         note="waits for a release that commits through the catalog of the table",
-        remedy="until then, its catalog decides whether another engine may do this",
+        remedy="until then, leave it to its catalog, and to its writers if the catalog permits it",
     ),
     # Features without a description, or described only by an RFC.
     TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),

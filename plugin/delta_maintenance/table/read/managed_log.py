@@ -39,7 +39,11 @@ LOST_COMMIT = (
     "find out from the writer of the commit which staged file it committed, and let it publish "
     "that file under the name of the commit; until then, open an older version"
 )
-"""The remedy for a commit that the catalog states and that has no file."""
+"""The remedy for a commit that the catalog states and that is not published."""
+_NO_STAGED_FILE = (
+    "restore the commit from a backup or from the versions of the store; until then, open an older "
+    "version"
+)
 _MOST_NAMED = 3
 """The number of staged files that a message names."""
 
@@ -82,16 +86,17 @@ class ManagedStore(WrappedStore):
         stated = self.state.latest_version
         if stated <= newest or self.stat(_commit_path(stated)) is not None:
             return None
+        staged = self.staged_files(newest + 1, stated)
         return CorruptTableError(
             f"the catalog states version {stated}, but the log ends at version {newest}; "
-            f"{self.staged_files(newest + 1, stated)}",
+            f"{staged or 'there is no staged file that could be the missing commit'}",
             version=stated,
             file=_commit_path(newest + 1),
-            remedy=LOST_COMMIT,
+            remedy=LOST_COMMIT if staged else _NO_STAGED_FILE,
         )
 
     def staged_files(self, first: int, last: int) -> str:
-        """Returns a clause that names the staged files of some versions."""
+        """Returns a clause that names the staged files of some versions; empty if there is none."""
         folder = f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}"
         files = (
             parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
@@ -100,10 +105,9 @@ class ManagedStore(WrappedStore):
         )
         staged = (file.name for file in files if file.kind is LogFileKind.STAGED_COMMIT)
         names = [*islice(staged, _MOST_NAMED + 1)]
-        if not names:
-            return "there is no staged file that could be the missing commit"
         more = " and others" if len(names) > _MOST_NAMED else ""
-        return f"staged files that could be it: {', '.join(names[:_MOST_NAMED])}{more}"
+        listed = f"{', '.join(names[:_MOST_NAMED])}{more}"
+        return f"staged files that could be it: {listed}" if names else ""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         if directory != LOG_DIRECTORY:

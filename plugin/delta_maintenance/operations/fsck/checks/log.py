@@ -44,7 +44,7 @@ from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_s
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
-from delta_maintenance.table.read.managed_log import ManagedStore
+from delta_maintenance.table.read.managed_log import LOST_COMMIT, ManagedStore
 from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.write.log_compactor import compare_compaction
 
@@ -85,7 +85,13 @@ def check_stated_version(store: Store, last: int, findings: Findings) -> None:
     """Finds a version that the catalog of the table states, and that the log does not have."""
     lost = store.lost_commit(last) if isinstance(store, ManagedStore) else None
     if lost is not None:
-        findings.add("lost-commit", lost.problem, version=lost.version, path=lost.file)
+        findings.add(
+            "lost-commit",
+            lost.problem,
+            version=lost.version,
+            path=lost.file,
+            remedy=lost.remedy,
+        )
 
 
 def check_gaps(
@@ -104,12 +110,13 @@ def check_gaps(
         )
     for first, end in version_gaps([*listing.commits, *checkpoints, last], first=oldest):
         commits = f"commit {first} is" if first == end else f"commits {first} to {end} are"
-        staged = f"; {store.staged_files(first, end)}" if isinstance(store, ManagedStore) else ""
+        staged = store.staged_files(first, end) if isinstance(store, ManagedStore) else ""
         findings.add(
             "log-gap" if history is None else "history-gap",
-            f"{commits} missing{staged}",
+            f"{commits} missing; {staged}" if staged else f"{commits} missing",
             version=first,
             path=_commit_path(first),
+            remedy=LOST_COMMIT if staged and history is None else None,
         )
     for checkpoint in listing.checkpoints:
         if checkpoint.version not in listing.commits:
