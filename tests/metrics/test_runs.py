@@ -8,6 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from delta_maintenance.cli.main import main
 from delta_maintenance.metrics import opentelemetry
 from delta_maintenance.metrics.definitions import OF_RUNS, OF_TABLES, RUNS, TABLES
@@ -117,6 +119,7 @@ def test_the_command_line_reports_runs_to_opentelemetry(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.process
 def test_a_metric_that_cannot_be_reported_fails_no_run(monkeypatch: object, caplog: object) -> None:
     """Also in a process without OpenTelemetry."""
     script = (

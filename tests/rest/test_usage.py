@@ -60,6 +60,7 @@ def root(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, str]]]
         yield "az://counted/t", azure.storage_options
 
 
+@pytest.mark.server
 def test_the_requests_of_a_store_are_counted(root: tuple[str, dict[str, str]]) -> None:
     store = open_store(*root)
     store.put_if_absent("a", b"12345")

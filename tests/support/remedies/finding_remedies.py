@@ -160,6 +160,7 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "variant-layout": played(SCHEMA),
     "vector-without-feature": played("set-properties --set delta.enableDeletionVectors=true"),
     "partition-value-spelling": played(write(log.remove("e", size=len(DATA)))),
+    "invalid-partition-value": played(write(log.remove("e", size=len(DATA)))),
     "missing-not-null-column": played(SCHEMA),
     "null-in-not-null-column": played(SCHEMA),
     "vector-without-count": played("recompute-stats"),
