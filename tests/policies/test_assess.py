@@ -13,6 +13,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.registry import find, policy_operations
+from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.vacuum.references import record_vacuumed
 from delta_maintenance.policies.assess import assess, assess_table
 from delta_maintenance.policies.models import Assessment, LastRun
@@ -222,6 +223,16 @@ def test_an_integrity_check_is_due_if_the_last_is_unknown_or_long_ago() -> None:
     recently = only(remembering(table, ran("fsck", 10, "sound"), fsck=True))
     assert (recently.status, recently.due_at) == ("not-due", NOW + 20 * DAY)
     assert only(remembering(table, ran("fsck", 30, "warnings"), fsck=True)).status == "due"
+
+
+def test_a_sample_is_opened_until_corruption_is_reported() -> None:
+    """Files outside the next sample may be the corrupt ones."""
+    table, rule = grown(1), {"deep": True, "sample": 100, "every": "1d"}
+    options = only(remembering(table, ran("fsck", 1, "sound"), fsck=rule)).options
+    assert isinstance(options, FsckOptions) and (options.deep, options.sample) == (True, 100)
+    corrupt = replace(ran("fsck", 1, "corrupt"), corruption="1 finding")
+    options = only(remembering(table, corrupt, fsck=rule)).options
+    assert isinstance(options, FsckOptions) and (options.deep, options.sample) == (True, None)
 
 
 @pytest.mark.conformance("CAT-01")

@@ -30,6 +30,7 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
     PartReading,
 )
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
+from delta_maintenance.operations.fsck.statistics import StatisticsCheck
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.spark.parts import Read, by_key, gather, in_parts, in_turn
 from delta_maintenance.spark.session import JobSession, executor_options
@@ -40,6 +41,8 @@ _FILES_PER_ROUND = 200_000
 _FILES_PER_TASK = 500
 
 _FOOTERS = ["path", "location", "num_records"]
+_COMPARED = ["size", "deletionVector", "baseRowId", "defaultRowCommitVersion", "stats", "writer"]
+"""The further columns of files whose statistics are compared."""
 _VECTORS = ["path", "deletionVector", "num_records"]
 
 _Batches = Iterable[pa.RecordBatch]
@@ -57,10 +60,14 @@ class FileReading:
     storage_options: Mapping[str, str] = field(repr=False)
     version: int
     layout: DataFileLayout | None = None
+    statistics: StatisticsCheck | None = None
 
     def footers(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
-        """Opens data files, given as rows of `path`, `location` and `num_records`."""
-        return self._found(partial(check_footers, layout=self.layout), batches)
+        """Opens data files, given as rows of `path`, `location` and `num_records`, and of
+        `_COMPARED` with `statistics`.
+        """
+        check = partial(check_footers, layout=self.layout, statistics=self.statistics)
+        return self._found(check, batches)
 
     def vectors(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
         """Opens deletion vectors, given as rows of `path`, `deletionVector` and `num_records`."""
@@ -128,13 +135,19 @@ class SparkContents:
         *,
         version: int,
         layout: DataFileLayout | None = None,
+        statistics: StatisticsCheck | None = None,
         progress: Progress | None = None,
     ) -> None:
         """See `ContentsCheck`. Findings of a round are in the order of their paths."""
         reading = FileReading(
-            uri=self._uri, storage_options=self._options, version=version, layout=layout
+            uri=self._uri,
+            storage_options=self._options,
+            version=version,
+            layout=layout,
+            statistics=statistics,
         )
-        footers = present.select(_FOOTERS)
+        compared = [name for name in _COMPARED if name in present.column_names]
+        footers = present.select([*_FOOTERS, *(compared if statistics is not None else ())])
         for done, files in self._rounds(footers):
             parts = in_parts(files, self._files_per_task)
             findings.extend(self._found(parts, reading.footers))

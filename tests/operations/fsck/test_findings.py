@@ -86,6 +86,11 @@ def _metadata(t: SoundTable, **fields: Any) -> None:
     t.step(log.metadata(**({"configuration": CONFIGURATION} | fields)))
 
 
+def _bounds(least: int, greatest: int) -> str:
+    stats = {"numRecords": 10, "minValues": {"id": least}, "maxValues": {"id": greatest}}
+    return json.dumps(stats)
+
+
 def _columns(*columns: tuple[str, str, dict[str, Any]]) -> str:
     fields = [
         {"name": name, "type": kind, "nullable": True, "metadata": metadata}
@@ -254,6 +259,7 @@ SEEDS: dict[str, Seed] = {
             t.mark(),
         ),
         "e",
+        also={"wrong-statistics": 1},
     ),
     "two-live-vectors": Seed(
         lambda t: t.step(add_again(t, "b", deletionVector={**t.vector, "offset": None})),
@@ -434,6 +440,8 @@ SEEDS: dict[str, Seed] = {
     "unsupported-data-file": Seed(_encrypt, "c"),
     "widened-without-feature": Seed(_narrow, "c"),
     "row-count-differs": Seed(lambda t: t.step(add_again(t, "c", stats='{"numRecords":9}')), "c"),
+    "wrong-statistics": Seed(lambda t: t.step(add_again(t, "c", stats=_bounds(1, 9))), "c"),
+    "loose-bounds": Seed(lambda t: t.step(add_again(t, "c", stats=_bounds(0, 10))), "c"),
     "damaged-deletion-vector": Seed(
         lambda t: t.store.put(VECTOR_FILE, t.store.read(VECTOR_FILE)[:-1] + b"x"), "b"
     ),

@@ -196,6 +196,15 @@ def test_bounds_that_a_writer_took_from_a_nan_blind_footer_are_replaced_if_asked
     assert planned(table.store, check_writers=True).is_noop
 
 
+@pytest.mark.parametrize("first", [{}, {"check_writers": True}], ids=str)
+def test_a_file_is_not_committed_again_for_its_tag(first: dict[str, Any]) -> None:
+    table = DataTable(field("d", "double"), field("a", "long"))
+    table.append(pa.table({"d": [1.0, 7.0], "a": [1, 2]}))
+    assert recompute(table.store, **first).files_recomputed == 1
+    assert planned(table.store, check_writers=True).is_noop
+    assert recompute(table.store, check_writers=True).num_commits == 0
+
+
 def test_rounded_decimals_are_visible_in_the_log() -> None:
     table = DataTable(field("d", "decimal(38,2)"))
     values = [Decimal("1234567890123456789.12"), Decimal("1.5")]

@@ -14,7 +14,7 @@ from typing import Any
 
 from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_findings import add_again
-from tests.support.tables.sound_tables import CONFIGURATION, DATA, STATS, SoundTable
+from tests.support.tables.sound_tables import CONFIGURATION, DATA, SoundTable
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,7 @@ AGED = ("checkpoint", "clean-log")
 """The end of every finding about a commit."""
 NEW_ROW_IDS = ("drop-feature --feature rowTracking", "backfill-row-ids")
 REPAIRED = played("fsck --repair")
+COMPARED = played("recompute-stats --check-files")
 SCHEMA = write(lambda table: log.metadata(configuration=CONFIGURATION))
 
 REMEDIES: Mapping[str, tuple[Answer, ...]] = {
@@ -186,6 +187,8 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
         ByPerson("from the engine that wrote the file, whether it is sound"),
     ),
     "widened-without-feature": played("upgrade-protocol --feature typeWidening"),
-    "row-count-differs": played(write(lambda t: add_again(t, "c", stats=STATS))),
+    "row-count-differs": COMPARED,
+    "wrong-statistics": COMPARED,
+    "loose-bounds": COMPARED,
     "damaged-deletion-vector": played(RESTORE),
 }

@@ -8,7 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
@@ -57,13 +59,19 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
 from delta_maintenance.operations.fsck.checks.state import check_live_files, check_state
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory, read_history, read_live_files
+from delta_maintenance.operations.fsck.statistics import (
+    StatisticsCheck,
+    files_with_statistics,
+    statistics_of_every_column,
+)
+from delta_maintenance.protocol.columns.arrays import integers
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data import row_counts
 from delta_maintenance.table.data.row_counts import count_rows
-from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.progress import Progress, Unit
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.log_view import VanishedFileError
@@ -90,10 +98,12 @@ class ContentsCheck(Protocol):
         *,
         version: int,
         layout: DataFileLayout | None = None,
+        statistics: StatisticsCheck | None = None,
         progress: Progress | None = None,
     ) -> None:
         """`present` is as in `Presence`, `adds` as in `LiveFiles`. With `layout`, the types of
-        columns are compared.
+        columns are compared. With `statistics`, so are the statistics of files, which are then in
+        `present` (`files_with_statistics`).
         """
 
 
@@ -119,11 +129,18 @@ class LocalContents:
         *,
         version: int,
         layout: DataFileLayout | None = None,
+        statistics: StatisticsCheck | None = None,
         progress: Progress | None = None,
     ) -> None:
         """See `ContentsCheck`."""
         check_footers(
-            self._store, present, findings, version=version, layout=layout, progress=progress
+            self._store,
+            present,
+            findings,
+            version=version,
+            layout=layout,
+            statistics=statistics,
+            progress=progress,
         )
         check_vectors(self._store, adds, findings, version=version, progress=progress)
 
@@ -166,13 +183,15 @@ def examine(
     now: datetime,
     files: bool = True,
     deep: bool = False,
+    sample: int | None = None,
     contents: ContentsCheck | None = None,
     open_fewer_than: int | None = None,
     progress: Progress | None = None,
 ) -> Examination:
     """Reads the whole log and, with `files`, checks that every file exists; `deep` also opens them.
 
-    `contents` opens them instead of threads of this process. With `open_fewer_than`, nothing is
+    `sample` is the number of files to open, and `contents` opens them instead of threads of this
+    process. With `open_fewer_than`, nothing is
     opened if there are at least as many data files and deletion vectors.
 
     Changes nothing. `NotADeltaTableError` if there is no log, `UnsupportedFeatureError` if this
@@ -184,6 +203,7 @@ def examine(
                 table=table,
                 now=now,
                 contents=(contents or LocalContents(table.store)) if deep else None,
+                sample=sample,
                 open_fewer_than=open_fewer_than,
                 progress=progress,
             )
@@ -206,6 +226,7 @@ class _Attempt:
     table: Table
     now: datetime
     contents: ContentsCheck | None
+    sample: int | None
     open_fewer_than: int | None
     progress: Progress | None
     findings: Findings = field(default_factory=Findings)
@@ -314,29 +335,52 @@ class _Attempt:
             kept_from_ms=self._kept_from(snapshot),
         )
         if self.contents is not None:
-            count = presence.present.num_rows + with_vectors(live.adds).num_rows
+            present, adds = presence.present, live.adds
+            if self.sample is not None:
+                present = _sample(present, self.sample, day=self.now.date().toordinal())
+                adds = present
+            count = present.num_rows + with_vectors(adds).num_rows
             if self.open_fewer_than is not None and count >= self.open_fewer_than:
                 self.unopened = count
             else:
-                self.contents(
-                    presence.present,
-                    live.adds,
-                    findings,
-                    version=version,
-                    layout=_layout(snapshot),
-                    progress=self.progress,
-                )
+                self._open_files(self.contents, live.snapshot, present, adds, history)
+                presence = replace(presence, opened=present.num_rows)
                 self._check_row_ids(snapshot, presence)
         if self.contents is None or self.unopened:
             check_vectors(store, inline_vectors(live.adds), findings, version=version)
         return presence
+
+    def _open_files(
+        self,
+        contents: ContentsCheck,
+        snapshot: Snapshot,
+        present: pa.Table,
+        adds: pa.Table,
+        history: LogHistory | None,
+    ) -> None:
+        layout, required = _layout(snapshot), statistics_of_every_column(snapshot)
+        statistics, parts = None, iter([present])
+        if layout is not None and required is not None:
+            statistics = StatisticsCheck(layout=layout, required=required)
+            parts = files_with_statistics(snapshot, present, required, history)
+        check = partial(contents, version=snapshot.version, layout=layout, statistics=statistics)
+        done = 0
+
+        def tell_footers(stage: str, count: int, _: int | None, /, *, unit: Unit = "count") -> None:
+            if self.progress is not None:
+                self.progress(stage, done + count, present.num_rows, unit=unit)
+
+        for part in parts:
+            check(part, adds.slice(0, 0), self.findings, progress=tell_footers)
+            done += part.num_rows
+        check(present.slice(0, 0), adds, self.findings, progress=self.progress)
 
     def _check_row_ids(self, snapshot: Snapshot, presence: Presence) -> None:
         layout = row_tracking_layout(snapshot)
         if layout is None:
             return
         self.uncompared = presence.present.num_rows
-        if isinstance(self.contents, ReadsRowIds):
+        if self.sample is None and isinstance(self.contents, ReadsRowIds):
             self.uncompared = check_row_ids(
                 self.contents.row_ids(layout),
                 presence.present,
@@ -350,6 +394,18 @@ class _Attempt:
             return epoch_millis(self.now - snapshot.properties.deleted_file_retention)
         except OverflowError:
             return 0
+
+
+def _sample(present: pa.Table, size: int, *, day: int) -> pa.Table:
+    """Returns the files to open on a day: those after the files of the day before, in the order of
+    their paths.
+    """
+    total = present.num_rows
+    if size >= total:
+        return present
+    order = pc.sort_indices(present["path"]).to_numpy()
+    rows = order[(day * size + np.arange(size)) % total]
+    return present.take(integers(np.sort(rows)))
 
 
 def _layout(snapshot: Snapshot) -> DataFileLayout | None:

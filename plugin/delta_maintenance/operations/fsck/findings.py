@@ -173,6 +173,7 @@ _UPGRADE = (
     "run upgrade-protocol --feature with the final name of the feature that the finding names"
 )
 _STATISTICS = "run recompute-stats"
+_COMPARE = "run recompute-stats --check-files, which replaces statistics that differ from the file"
 
 _UNREAD = (
     "compaction-differs",
@@ -383,9 +384,12 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "widened-without-feature": FindingKind("corrupt", ADD_WIDENING),
     "row-count-differs": FindingKind(
-        "corrupt",
-        "restore the file; if it is the right one, let its writer add it again with its rows",
+        "corrupt", f"if the file is the one that was committed, {_COMPARE}; otherwise {_RESTORE}"
     ),
+    "wrong-statistics": FindingKind(
+        "corrupt", f"{_COMPARE}; until then, readers that rely on them can omit rows"
+    ),
+    "loose-bounds": FindingKind("warning", _COMPARE),
     "damaged-deletion-vector": FindingKind(
         "corrupt", f"{_RESTORE}, because the deleted rows are recorded nowhere else"
     ),

@@ -8,6 +8,7 @@ about any version.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.errors import CorruptTableError, RefusedError, shortened
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.layout.reading import Column, columns_of, file_statistics
 from delta_maintenance.protocol.actions.file_columns import (
@@ -82,6 +83,8 @@ class CommitFacts:
     txn_id: str | None
     in_commit_timestamp: int | None
     """Milliseconds since 1970-01-01 UTC; None unless `commitInfo` is the first action."""
+    engine_info: str | None = None
+    """The writer, as `commitInfo` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +132,8 @@ class LiveFiles:
     """The row IDs of tombstones."""
     partitions: Mapping[str, pa.ChunkedArray]
     """The value of each partition column in the log, by physical name, for each of the adds."""
+    snapshot: Snapshot
+    """The snapshot on whose base they could be read."""
 
 
 def read_live_files(snapshot: Snapshot) -> LiveFiles:
@@ -147,6 +152,7 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
             )
             for name in snapshot.log.physical_partition_columns
         },
+        collected.snapshot,
     )
 
 
@@ -249,18 +255,23 @@ def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFact
     info, actions.commit_info = actions.commit_info, None
     number, line = min(text.other_lines, default=(0, b""))
     leads = b'"commitInfo"' in line and number < min(text.file_line_numbers, default=_NO_LINE)
-    txn_id = None if info is None else info.values.get("txnId")
+    txn_id, engine = (
+        None if info is None else info.values.get(name) for name in ("txnId", "engineInfo")
+    )
     return CommitFacts(
         version,
         _NOTHING if actions == _NOTHING else actions,
         txn_id if isinstance(txn_id, str) else None,
         info.in_commit_timestamp if info is not None and leads else None,
+        # Few writers add all commits of a log.
+        sys.intern(shortened(engine, _MOST_ENGINE_INFO)) if isinstance(engine, str) else None,
     )
 
 
 _NOTHING = SingleActions()
 """The non-file actions of nearly all commits, shared to save memory."""
 _NO_LINE = 2**63
+_MOST_ENGINE_INFO = 80
 
 
 def _parse(lines: dict[LogEntry, FileLines], piece: _Piece, findings: Findings) -> None:
@@ -347,6 +358,7 @@ def _version(entry: LogEntry) -> int:
 
 @dataclass(slots=True)
 class _Collected:
+    snapshot: Snapshot
     adds: list[pa.Table] = field(
         default_factory=lambda: [
             pa.schema([(name, ADD_TYPES[name]) for name in _LIVE_COLUMNS])
@@ -395,7 +407,7 @@ class _Collected:
 
 
 def _collected(snapshot: Snapshot) -> _Collected:
-    collected = _Collected()
+    collected = _Collected(snapshot)
     required = _with_null_counts(snapshot)
     names = snapshot.log.physical_partition_columns
     for batch in snapshot.log.scan(fields=_LIVE_FIELDS):

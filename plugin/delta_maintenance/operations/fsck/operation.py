@@ -94,6 +94,7 @@ def survey(
             table,
             now=now,
             deep=options.deep,
+            sample=options.sample,
             contents=engine,
             open_fewer_than=None if by_others else _most_files(options),
             progress=progress,
@@ -254,10 +255,10 @@ def _checked(found: Examination, options: FsckOptions) -> tuple[str, ...]:
     files = count_text(
         found.presence.present.num_rows + found.presence.missing.num_rows, "live file"
     )
-    opened = options.deep and not found.unopened
-    how = (
-        "in a listing, and opened" if opened else "in a listing, and not opened; --deep opens them"
-    )
+    how = "in a listing, and not opened; --deep opens them"
+    if options.deep and not found.unopened:
+        some = f"{found.presence.opened:,} of them " if options.sample is not None else ""
+        how = f"in a listing, and {some}opened"
     return (*told, f"{files}: {how}")
 
 

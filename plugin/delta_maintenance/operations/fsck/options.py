@@ -52,6 +52,16 @@ class FsckOptions(Record):
     """With `engine="auto"`: the number of data files and deletion vectors from which on Spark is
     used.
     """
+    sample: Annotated[
+        Annotated[int, AtLeast(1)] | None,
+        Flag(
+            help="with --deep: open only so many data files, and their deletion vectors; each "
+            "day others, until all were opened"
+        ),
+    ] = None
+    """With `deep`: the number of data files to open, together with their deletion vectors; None for
+    all. Each day others are chosen, until all were opened.
+    """
     repair: Annotated[
         bool,
         Flag(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import (
@@ -24,6 +24,9 @@ class FsckRule(Rule):
     """Due when the last check is this long ago, or none is known."""
     deep: bool = False
     """Whether to open every data file's footer and every deletion vector."""
+    sample: PositiveInt | None = None
+    """With `deep`: the number of data files to open, each day others. All are opened while the
+    table is held back because of corruption."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
@@ -40,13 +43,17 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return not_due("fsck", reason, due_at)
     engine = context.rules.engine
     options = FsckOptions(
-        **given(deep=rule.deep, engine=engine.prefer, auto_spark_files=engine.spark_files)
+        **given(deep=rule.deep, engine=engine.prefer, auto_spark_files=engine.spark_files),
+        # A sample without findings says nothing about the files that others are in.
+        sample=None if corrupt else rule.sample,
     ).validated()
     health = context.health
+    files = min(health.num_files, options.sample or health.num_files)
     many = engine.prefer == "spark" or (
-        engine.prefer == "auto" and health.num_files >= options.auto_spark_files
+        engine.prefer == "auto" and files >= options.auto_spark_files
     )
-    opened = health.num_files + health.files_with_deletion_vector if rule.deep else 0
+    vectors = min(health.files_with_deletion_vector, files)
+    opened = files + vectors if rule.deep else 0
     listings = requests_to_list(health.num_files + health.tombstones) + 1
     return AssessedOperation(
         operation="fsck",

@@ -32,6 +32,9 @@ from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 NO_STATISTICS, UNREADABLE, NO_ROW_COUNT = "no-statistics", "unreadable", "no-row-count"
 NULL_COUNTS, BOUNDS, WIDE = "null-counts", "bounds", "wide-bounds"
 DECIMALS, WRITER, REQUESTED = "rounded-decimals", "writer", "requested"
+COMPARED = "to-compare"
+UNCERTAIN = (WRITER, COMPARED)
+"""What may turn out to be right once the file is opened."""
 
 _MOST_COLUMNS = 100
 
@@ -90,6 +93,7 @@ class Defects:
                 DECIMALS: _any(decimals, nothing),
                 WRITER: _any(suspect if options.check_writers else (), nothing),
                 REQUESTED: every,
+                COMPARED: np.full(adds.num_rows, options.check_files),
             },
             without_null_count=nulls,
             without_bounds=bounds,
@@ -104,8 +108,8 @@ class Defects:
 
     @property
     def certain(self) -> Mask:
-        """Files with a defect that does not depend on their writer."""
-        masks = tuple(mask for name, mask in self.by_class.items() if name != WRITER)
+        """Files with a defect that the log shows."""
+        masks = tuple(mask for name, mask in self.by_class.items() if name not in UNCERTAIN)
         return _any(masks, self.audited.absent)
 
 

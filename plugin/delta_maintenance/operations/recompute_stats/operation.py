@@ -15,7 +15,12 @@ from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.parquet_report import write_batches
 from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
-from delta_maintenance.operations.recompute_stats.defects import WRITER, AuditTotals, audit_files
+from delta_maintenance.operations.recompute_stats.defects import (
+    COMPARED,
+    UNCERTAIN,
+    AuditTotals,
+    audit_files,
+)
 from delta_maintenance.operations.recompute_stats.listing import SCHEMA, DefectListing
 from delta_maintenance.operations.recompute_stats.options import (
     RecomputeStatsOptions,
@@ -181,9 +186,14 @@ def _engine(options: RecomputeStatsOptions, files: int) -> tuple[Literal["local"
 def _reason(found: AuditTotals) -> str:
     total = count_text(found.num_files - found.archived, "file")
     if not found.files:
-        return f"the statistics of {total} are complete"
-    only_writers = [each.reason for each in found.defects] == [WRITER]
-    what = "bounds by an unknown writer" if only_writers else "missing or wrong statistics"
+        return (
+            f"the statistics of {total} are complete as far as the log shows; --check-files "
+            "compares them with the files"
+        )
+    reasons = {each.reason for each in found.defects}
+    what = "missing or wrong statistics"
+    if reasons <= {*UNCERTAIN}:
+        what = "files to compare" if COMPARED in reasons else "bounds by an unknown writer"
     reason = f"{what}: {found.files:,} of {total}"
     if not found.files_without_bounds:
         return reason

@@ -30,6 +30,18 @@ class RecomputeStatsOptions(Record):
     log does not show whether their writer ignored NaN or rounded decimals. The bounds are
     recomputed unless the footer names a writer that does neither.
     """
+    check_files: Annotated[
+        bool,
+        Flag(
+            help=(
+                "also open all other files, and recompute the statistics that their footers, or "
+                "the rows where these do not decide, contradict"
+            )
+        ),
+    ] = False
+    """Whether all other files are opened as well. Statistics that the footer contradicts are
+    recomputed; rows are read where the footer does not decide.
+    """
     all_files: Annotated[
         bool, Flag(name="--all", help="recompute the statistics of all files, not only wrong ones")
     ] = False
@@ -135,7 +147,7 @@ class RecomputeStatsResult(Document):
     files_decoded: int = 0
     """Those of them whose footers were not sufficient."""
     files_confirmed: int = 0
-    """Files that were opened because of their writer, and left unchanged."""
+    """Files that were opened because of their writer or for a comparison, and left unchanged."""
     files_overtaken: int = 0
     """Files that other writers changed during the run."""
     skipped: tuple[RefusedFile, ...] = ()

@@ -25,6 +25,8 @@ class StatisticsRule(Rule):
     statistics."""
     check_writers: bool = False
     """Whether files are also opened because their writer may have ignored NaN."""
+    check_files: bool = False
+    """Whether all files are opened, and their statistics compared with the contents."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
@@ -39,6 +41,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     engine = context.rules.engine
     options = RecomputeStatsOptions(
         check_writers=rule.check_writers,
+        check_files=rule.check_files,
         **given(
             engine=engine.prefer,
             auto_spark_files=engine.spark_files,

@@ -43,7 +43,7 @@ class FileWork:
     is_certain: bool = True
     """Whether it has a defect that does not depend on its writer."""
     was_exact: bool = False
-    """Whether it has a deletion vector, and statistics of its live rows."""
+    """Whether it has a deletion vector, and gets statistics of its live rows."""
     rows: int = 0
     bounds: dict[tuple[str, ...], ColumnBounds] = field(default_factory=dict)
     to_decode: Sequence[int] = ()
@@ -89,7 +89,9 @@ class StatisticsReading:
     def _take_in(self, work: FileWork, found: FooterStatistics) -> None:
         """Uses the statistics of a footer, and finds the columns to decode."""
         work.rows = found.rows
-        if work.suspect and not omits_bounds_of_nan(found.created_by):
+        if omits_bounds_of_nan(found.created_by):
+            work.suspect = ()
+        if work.suspect:
             more = [leaf for leaf in work.suspect if leaf not in work.leaves]
             work.leaves = [*work.leaves, *more]
         if work.has_vector and work.leaves:

@@ -7,10 +7,11 @@ if it had exact ones. Otherwise it gets those of all physical rows, which are ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.recompute_stats.defects import Defects
@@ -22,13 +23,15 @@ from delta_maintenance.operations.recompute_stats.reading import (
 )
 from delta_maintenance.operations.rewriting.models import RefusedFile
 from delta_maintenance.operations.rewriting.sources import source_files
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.audit import (
     ComputedStatistics,
     RequiredStatistics,
     with_statistics,
 )
+from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
+from delta_maintenance.protocol.statistics.comparison import compare_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +52,18 @@ class StatisticsRepair:
         layout: DataFileLayout,
         required: RequiredStatistics,
         options: RecomputeStatsOptions,
+        *,
+        every: RequiredStatistics,
     ) -> None:
+        """`every` has the columns that are compared if the options ask for it."""
         self._engine = engine
         self._reading = StatisticsReading(layout=layout, leaves=tuple(required.leaves))
+        self._every = every
         self._required = required
         self._options = options
         self.confirmed = 0
-        """Files that were opened because of their writer, and whose statistics are kept."""
+        """Files that were opened because of their writer or to be compared, and whose statistics
+        are kept."""
         self.skipped: list[RefusedFile] = []
         """Files that cannot be read."""
 
@@ -66,26 +74,71 @@ class StatisticsRepair:
         the store are raised.
         """
         found = Defects.of(adds, self._required, self._options)
-        tasks = self._read(self._tasks(adds, found), decode=False)
-        ready = [task for task in tasks if not task.to_decode]
+        reading = replace(self._reading, leaves=(*self._required.leaves, *self._others(found)))
+        tasks = self._read(reading, self._tasks(adds, found, reading), decode=False)
+        ready = self._contradicted(found, reading, [task for task in tasks if not task.to_decode])
         if ready:
-            yield Repaired(adds=self._with_statistics(adds, found, ready), decoded=False)
+            yield Repaired(adds=self._with_statistics(adds, found, reading, ready), decoded=False)
         to_decode = [task for task in tasks if task.to_decode]
         for part in _parts(to_decode, self._engine.decoded_bytes):
-            part = self._read(part, decode=True)
+            part = self._contradicted(found, reading, self._read(reading, part, decode=True))
             if part:
-                yield Repaired(adds=self._with_statistics(adds, found, part), decoded=True)
+                yield Repaired(adds=self._with_statistics(adds, found, reading, part), decoded=True)
 
-    def _read(self, tasks: Sequence[FileWork], *, decode: bool) -> list[FileWork]:
+    def _others(self, found: Defects) -> list[StatisticsLeaf]:
+        """Returns the columns to compare that need not have statistics."""
+        if not self._options.check_files:
+            return []
+        required = {leaf.path for leaf in self._required.leaves}
+        others = (leaf for leaf in self._every.leaves if leaf.path not in required)
+        return found.audited.stated_columns(others)
+
+    def _read(
+        self, reading: StatisticsReading, tasks: Sequence[FileWork], *, decode: bool
+    ) -> list[FileWork]:
         workers = self._options.workers
-        found = self._engine.read(self._reading, tasks, decode=decode, workers=workers)
+        found = self._engine.read(reading, tasks, decode=decode, workers=workers)
         return sorted(filter(self._is_needed, found), key=lambda task: task.row)
 
-    def _tasks(self, adds: pa.Table, found: Defects) -> list[FileWork]:
-        leaves = self._required.leaves
+    def _contradicted(
+        self, found: Defects, reading: StatisticsReading, tasks: list[FileWork]
+    ) -> list[FileWork]:
+        """Returns the files to commit, with the columns whose statistics differ from the contents
+        or have another defect.
+        """
+        if not self._options.check_files or not tasks:
+            return tasks
+        rows = np.array([task.row for task in tasks], np.int64)
+        audited = found.audited.take(rows)
+        counts = pa.array([task.rows for task in tasks], pa.int64())
+        wrong = np.zeros((len(reading.leaves), len(tasks)), np.bool_)
+        for at, leaf in enumerate(reading.leaves):
+            contents = [task.bounds.get(leaf.path) for task in tasks]
+            compared = compare_column(audited, leaf, contents, physical_rows=counts, live=True)
+            wrong[at] = compared.wrong | compared.loose
+        for at, mask in enumerate(found.replaced):
+            wrong[at] |= mask[rows]
+        miscounted = ~to_bools(pc.fill_null(pc.equal(audited.rows, counts), False))
+        needed = wrong.any(axis=0) | miscounted | found.certain[rows]
+        for at, leaf in enumerate(self._required.leaves):
+            # Without them, no new bounds of the file could be stated.
+            wrong[at] |= needed & audited.lacks_boolean_bounds(leaf)
+        for at, task in enumerate(tasks):
+            task.leaves = np.flatnonzero(wrong[:, at]).tolist()
+            needed[at] |= bool(task.suspect)
+            # Whether bounds are tight is stated for the whole file.
+            if not task.has_vector:
+                stays = {reading.leaves[leaf].path for leaf in (*task.leaves, *task.suspect)}
+                task.bounds = {path: task.bounds[path] for path in stays}
+        self.confirmed += int((~needed).sum())
+        return [task for task, is_needed in zip(tasks, needed.tolist(), strict=True) if is_needed]
+
+    def _tasks(self, adds: pa.Table, found: Defects, reading: StatisticsReading) -> list[FileWork]:
+        leaves, compares = self._required.leaves, self._options.check_files
         audited = found.audited
         says_something = ~np.logical_and.reduce(found.without_null_count, axis=0, initial=True)
-        was_exact = audited.has_vector & to_bools(audited.tight) & says_something
+        was_exact = to_bools(audited.tight) & says_something
+        was_exact = audited.has_vector & (was_exact | compares)
         # Files of one writer usually have the same defects, so few combinations occur.
         shape = (adds.num_rows, len(leaves))
         both = np.concatenate(
@@ -98,12 +151,17 @@ class StatisticsRepair:
         kinds, kind_of = np.unique(both, axis=0, return_inverse=True)
         chosen = [(np.flatnonzero(row) % shape[1]).tolist() for row in kinds]
         replaced = [int(row[: shape[1]].sum()) for row in kinds]
-        files = source_files(adds, audited.rows)
+        every = range(len(reading.leaves))
+        # Beside a deletion vector, some writers count visible rows only.
+        counts = pc.if_else(
+            booleans(audited.has_vector | compares), pa.scalar(None, pa.int64()), audited.rows
+        )
+        files = source_files(adds, counts)
         return [
             FileWork(
                 row=row,
                 file=file,
-                leaves=chosen[kind][: replaced[kind]],
+                leaves=every if compares else chosen[kind][: replaced[kind]],
                 suspect=chosen[kind][replaced[kind] :],
                 is_certain=certain,
                 was_exact=exact,
@@ -134,7 +192,11 @@ class StatisticsRepair:
         return True
 
     def _with_statistics(
-        self, adds: pa.Table, found: Defects, tasks: Sequence[FileWork]
+        self,
+        adds: pa.Table,
+        found: Defects,
+        reading: StatisticsReading,
+        tasks: Sequence[FileWork],
     ) -> pa.Table:
         rows = np.array([task.row for task in tasks], np.int64)
         computed = [
@@ -143,9 +205,11 @@ class StatisticsRepair:
             )
             for task in tasks
         ]
-        judged = np.array([bool(task.suspect) for task in tasks])
         return with_statistics(
-            adds.take(integers(rows)), found.audited.take(rows), computed, tag=judged
+            adds.take(integers(rows)),
+            found.audited.take(rows),
+            computed,
+            others=reading.leaves[len(self._required.leaves) :],
         )
 
 

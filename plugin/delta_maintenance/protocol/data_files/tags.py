@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
+from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 
 TARGET_SIZE = "OPTIMIZE_TARGET_SIZE"
 ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"
@@ -88,6 +89,31 @@ def target_sizes(tags: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return found
 
 
+def with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
+    """Returns the tags of files with another value for a tag, where `texts` is not null."""
+    if pa.types.is_null(tags.type):
+        tags = pa.nulls(len(tags), STRING_MAP)
+    entries = pc.list_parent_indices(_as_list(tags))
+    keys, values = _entries(tags)
+    new = np.flatnonzero(to_bools(pc.is_valid(texts)))
+    kept = to_bools(
+        pc.invert(pc.and_(pc.equal(keys, name), pc.is_in(entries, value_set=pa.array(new))))
+    )
+    of = np.concatenate([entries.to_numpy()[kept], new])
+    order = np.argsort(of, kind="stable")
+    offsets = np.searchsorted(of[order], np.arange(len(tags) + 1))
+    known = to_bools(pc.or_(pc.is_valid(tags), pc.is_valid(texts)))
+    # A null offset marks a null map.
+    starts = pa.array(offsets, pa.int32(), mask=np.append(~known, False))
+    take = pa.array(order)
+    more = pa.repeat(name, len(new))
+    return pa.MapArray.from_arrays(
+        starts,
+        pa.concat_arrays([keys.filter(booleans(kept)), more]).take(take),
+        pa.concat_arrays([values.filter(booleans(kept)), texts.take(pa.array(new))]).take(take),
+    )
+
+
 def _merged(
     old: list[tuple[str, str]] | None, into: str | None, info: str | None
 ) -> list[tuple[str, str]] | None:
@@ -106,3 +132,13 @@ def _escaped(paths: pa.StringArray) -> pa.Array:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 20
+
+
+def _entries(tags: pa.MapArray) -> tuple[pa.Array, pa.Array]:
+    entries = _as_list(tags).flatten()
+    return entries.field(0), entries.field(1)
+
+
+def _as_list(tags: pa.MapArray) -> pa.ListArray:
+    kind = pa.list_(pa.struct([tags.type.key_field, tags.type.item_field]))
+    return tags.cast(kind)

@@ -184,6 +184,10 @@ class FileHistory:
         committed[committed] = self._versions[rows[committed]] > self._base_version
         return np.asarray(committed, np.bool_)
 
+    def versions(self, rows: Ints) -> Ints:
+        """The version of each of the rows; `ABSENT` for no row."""
+        return np.append(self._versions, ABSENT)[rows]
+
     def paths(self, codes: Ints) -> pa.StringArray:
         """The paths of logical files as written in the log."""
         return self._paths.take(integers(codes))

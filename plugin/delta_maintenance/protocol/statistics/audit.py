@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Any, Self
 
@@ -21,10 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, STRING_MAP
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
-from delta_maintenance.protocol.data_files.tags import UNBOUNDED
+from delta_maintenance.protocol.data_files.tags import UNBOUNDED, with_tag
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, bound_array
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
@@ -39,6 +39,7 @@ Mask = npt.NDArray[np.bool_]
 
 _BOUNDS = {"minValues": False, "maxValues": True}
 """The parts of the statistics with bounds, and whether these are the greatest values."""
+_EVERY_COLUMN = {"delta.dataSkippingNumIndexedCols": "-1", "delta.dataSkippingStatsColumns": ""}
 _EXACT_DIGITS = 15
 """Decimals with at most so many digits survive a conversion to a double."""
 AUDITED = (
@@ -83,6 +84,29 @@ class RequiredStatistics:
         return cls(
             columns=StatisticsColumns.of(protocol, metadata, domains, joining=joining),
             parsed_type=_with_doubles(parsed_type),
+        )
+
+    @classmethod
+    def of_every_column(
+        cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]
+    ) -> Self:
+        """Returns the statistics that files can have, also of columns that the table leaves out."""
+        configuration = {**metadata.configuration, **_EVERY_COLUMN}
+        return cls.of(protocol, replace(metadata, configuration=configuration), domains)
+
+    @cached_property
+    def has_inexact(self) -> bool:
+        """Whether a column has bounds that some writers do not state exactly."""
+        return any(self.is_inexact(leaf) for leaf in self.leaves)
+
+    def is_inexact(self, leaf: StatisticsLeaf) -> bool:
+        """Whether the bounds of a column are inexact if a writer computes them from a footer, or
+        with doubles: those of a number with fractions.
+        """
+        kind = self.kind(leaf)
+        return kind is not None and (
+            pa.types.is_floating(kind)
+            or (pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS)
         )
 
     @cached_property
@@ -184,18 +208,22 @@ class AuditedFiles:
         return ~to_bools(pc.and_(*both))
 
     def bounded_files(self, leaf: StatisticsLeaf) -> Mask:
-        """There are a minimum and a maximum of a column whose bounds are inexact if a writer
-        computes them from a footer, or with doubles: a number with fractions.
+        """There are a minimum and a maximum of a column whose bounds some writers do not state
+        exactly.
         """
-        kind = self.required.kind(leaf)
-        exact = kind is None or not (
-            pa.types.is_floating(kind)
-            or (pa.types.is_decimal(kind) and kind.precision > _EXACT_DIGITS)
-        )
-        if exact:
+        if not self.required.is_inexact(leaf):
             return np.zeros(len(self.parsed), np.bool_)
         both = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
         return to_bools(pc.and_(*both))
+
+    def stated_columns(self, leaves: Iterable[StatisticsLeaf]) -> list[StatisticsLeaf]:
+        """Returns the columns of which any file states something."""
+        names, count = (*_BOUNDS, "nullCount"), len(self.parsed)
+        return [
+            leaf
+            for leaf in leaves
+            if any(self.part(name, *leaf.path).null_count < count for name in names)
+        ]
 
     def take(self, rows: npt.NDArray[np.int64]) -> AuditedFiles:
         """Returns some of the files."""
@@ -297,13 +325,13 @@ def with_statistics(
     audited: AuditedFiles,
     computed: Sequence[ComputedStatistics],
     *,
-    tag: Mask,
+    others: Sequence[StatisticsLeaf] = (),
 ) -> pa.Table:
     """Returns the adds with new statistics: a column of a file that is not replaced keeps those
-    that it has.
+    that it has. `others` are replaced too, and need not have any.
 
-    `audited` and `computed` have one row per add. Files of `tag` get the tag of computed statistics
-    also if all bounds could be stated.
+    `audited` and `computed` have one row per add. All files get the tag of computed statistics if
+    some writers do not state the bounds of a column exactly, also if all bounds could be stated.
     """
     required, count = audited.required, adds.num_rows
     replaced: dict[tuple[str, ...], pa.Array] = {
@@ -316,7 +344,8 @@ def with_statistics(
     counted = _counted_rows(replaced["numRecords",], audited.deleted, tight)
     unbounded = pa.repeat("", count)
     incomplete = {name: np.zeros(count, np.bool_) for name in _BOUNDS}
-    for leaf in required.leaves:
+    beside = {leaf.path for leaf in others}
+    for leaf in (*required.leaves, *others):
         found = [each.bounds.get(leaf.path) for each in computed]
         nulls = [None if each is None else each.nulls for each in found]
         new = {"nullCount": pa.array(nulls, pa.int64())}
@@ -330,7 +359,7 @@ def with_statistics(
         for name, values in new.items():
             path = (name, *leaf.path)
             replaced[path] = pc.if_else(taken, values, audited.part(*path))
-        if kind is not None:
+        if kind is not None and leaf.path not in beside:
             some = pc.fill_null(pc.less(replaced["nullCount", *leaf.path], counted), True)
             lacks = {
                 name: to_bools(pc.and_(some, pc.is_null(replaced[name, *leaf.path])))
@@ -347,9 +376,9 @@ def with_statistics(
     if "stats_parsed" in adds.column_names:
         adds = adds.drop_columns(["stats_parsed"])
     names = pc.binary_join_element_wise("[", pc.utf8_slice_codeunits(unbounded, 1), "]", "")
-    wanted = pc.or_(pc.not_equal(unbounded, ""), booleans(tag | audited.computed))
+    wanted = pc.or_(pc.not_equal(unbounded, ""), booleans(audited.computed | required.has_inexact))
     texts = pc.if_else(wanted, names, pa.scalar(None, pa.string()))
-    return _with_column(adds, "tags", _with_tag(_column(adds, "tags"), UNBOUNDED, texts))
+    return _with_column(adds, "tags", with_tag(_column(adds, "tags"), UNBOUNDED, texts))
 
 
 def with_live_bounds(
@@ -428,41 +457,6 @@ def _without_parts(parsed: pa.StructArray, left_out: Mapping[str, Mask]) -> pa.S
         for field, child in zip(parsed.type, parsed.flatten(), strict=True)
     ]
     return pa.StructArray.from_arrays(children, fields=list(parsed.type), mask=pc.is_null(parsed))
-
-
-def _with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
-    """Returns the tags of files with another value for a tag, where `texts` is not null."""
-    if pa.types.is_null(tags.type):
-        tags = pa.nulls(len(tags), STRING_MAP)
-    entries = pc.list_parent_indices(_as_list(tags))
-    keys, values = _entries(tags)
-    new = np.flatnonzero(to_bools(pc.is_valid(texts)))
-    kept = to_bools(
-        pc.invert(pc.and_(pc.equal(keys, name), pc.is_in(entries, value_set=pa.array(new))))
-    )
-    of = np.concatenate([entries.to_numpy()[kept], new])
-    order = np.argsort(of, kind="stable")
-    offsets = np.searchsorted(of[order], np.arange(len(tags) + 1))
-    known = to_bools(pc.or_(pc.is_valid(tags), pc.is_valid(texts)))
-    # A null offset marks a null map.
-    starts = pa.array(offsets, pa.int32(), mask=np.append(~known, False))
-    take = pa.array(order)
-    more = pa.repeat(name, len(new))
-    return pa.MapArray.from_arrays(
-        starts,
-        pa.concat_arrays([keys.filter(booleans(kept)), more]).take(take),
-        pa.concat_arrays([values.filter(booleans(kept)), texts.take(pa.array(new))]).take(take),
-    )
-
-
-def _entries(tags: pa.MapArray) -> tuple[pa.Array, pa.Array]:
-    entries = _as_list(tags).flatten()
-    return entries.field(0), entries.field(1)
-
-
-def _as_list(tags: pa.MapArray) -> pa.ListArray:
-    kind = pa.list_(pa.struct([tags.type.key_field, tags.type.item_field]))
-    return tags.cast(kind)
 
 
 def _with_doubles(kind: Any) -> Any:

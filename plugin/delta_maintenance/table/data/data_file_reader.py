@@ -9,8 +9,9 @@ Widening", "Deletion Vectors" and "Row Tracking".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,21 @@ class SourceFile:
     """Physical rows according to the statistics; None if these do not contain the number."""
     base_row_id: int | None = None
     default_row_commit_version: int | None = None
+
+    @classmethod
+    def of_location(cls, row: Mapping[str, Any]) -> Self:
+        """Returns a file whose stored columns are to be read, at its `location`. The number of its
+        rows is not compared.
+        """
+        vector = row["deletionVector"]
+        return cls(
+            path=row["location"],
+            partition_values=(),
+            size=row["size"] or 0,
+            deletion_vector=None if vector is None else DeletionVectorDescriptor.from_json(vector),
+            base_row_id=row["baseRowId"],
+            default_row_commit_version=row["defaultRowCommitVersion"],
+        )
 
     @property
     def key(self) -> tuple[str, str | None]:

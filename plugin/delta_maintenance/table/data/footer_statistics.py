@@ -35,6 +35,7 @@ from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.alike_footers import AlikeFooters, FooterColumn, safe_bounds
+from delta_maintenance.table.data.copying.proof import bounds_of
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.input_errors import reading_error, require_column_ids
 from delta_maintenance.table.data.locations import location_of
@@ -156,7 +157,7 @@ class FooterReader:
                     metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
                     footer.require_readable_columns(metadata.schema)
                     file.require_same(size=footer.file_size, rows=stated_rows(metadata))
-                    return self._statistics(metadata)
+                    return self.statistics(metadata)
         except (CorruptTableError, RefusedError) as error:
             raise error.located(file=file.path) from None
         except (pa.ArrowException, ValueError, OSError) as error:
@@ -165,7 +166,12 @@ class FooterReader:
                 raise
             raise reading_error(error, file=file.path) from None
 
-    def _statistics(self, metadata: pq.FileMetaData) -> FooterStatistics:
+    def statistics(self, metadata: pq.FileMetaData, *, nan_aware: bool = True) -> FooterStatistics:
+        """Returns the statistics of a footer. Without `nan_aware`, bounds of floating-point numbers
+        can be those of the values that are not NaN.
+
+        Raises the errors of the column IDs in the footer.
+        """
         key_values, created_by = metadata.metadata, metadata.created_by or ""
         hybrid = is_hybrid(key_values, int96=False)
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
@@ -179,7 +185,11 @@ class FooterReader:
                 bounds = None
                 if column.at is not None and total is not None:
                     chunk = group.column(column.at)
-                    bounds = safe_bounds(column, chunk, created_by)
+                    bounds = (
+                        safe_bounds(column, chunk, created_by)
+                        if nan_aware
+                        else bounds_of(column.leaf, column.kind, chunk, created_by)
+                    )
                 total = None if bounds is None or total is None else total.joined(bounds)
             found.append(total)
         return FooterStatistics(rows=metadata.num_rows, created_by=created_by, bounds=tuple(found))

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,6 +58,8 @@ class RowCounts:
     damaged, but encrypted, or of another kind that this release does not read; `RefusedError` for
     a file whose types only the missing feature `typeWidening` allows; `MissingColumnError`.
     """
+    footers: tuple[Any, ...] = ()
+    """What `read_footer` returned for each file; None for files that cannot be read."""
 
 
 RowCounter = Callable[[pa.StringArray], RowCounts]
@@ -69,10 +72,12 @@ def count_rows(
     *,
     layout: DataFileLayout | None = None,
     threads: int = PARALLEL_READS,
+    read_footer: Callable[[pq.FileMetaData], Any] | None = None,
 ) -> RowCounts:
     """Reads the footers of data files below the table's root, `threads` at a time.
 
     With `layout`, the types of the columns are compared too, and NOT NULL columns are looked for.
+    `read_footer` is called with each footer that is sound.
     Files that are missing, damaged, encrypted or outside the root appear in `problems`. Errors of
     the store are raised.
     """
@@ -81,9 +86,15 @@ def count_rows(
     )
     locations = pc.if_else(elsewhere, None, file_locations(paths, root=store.root)).to_pylist()
     alone, types = Lock(), None if layout is None else _ColumnTypes(layout)
+
+    def read(location: bytes | None) -> tuple[int | DeltaMaintenanceError, Any]:
+        return _rows(store, location, alone, types, read_footer)
+
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda location: _rows(store, location, alone, types), locations))
+        files = list(pool.map(read, locations))
+    found = [rows for rows, _ in files]
     return RowCounts(
+        footers=tuple(footer for _, footer in files),
         counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
         problems=tuple(
             f"{path}: {rows.problem}"
@@ -117,12 +128,16 @@ def stated_rows(footer: pq.FileMetaData) -> int:
 
 
 def _rows(
-    store: Store, location: bytes | None, alone: Lock, types: _ColumnTypes | None
-) -> int | DeltaMaintenanceError:
+    store: Store,
+    location: bytes | None,
+    alone: Lock,
+    types: _ColumnTypes | None,
+    read_footer: Callable[[pq.FileMetaData], Any] | None,
+) -> tuple[int | DeltaMaintenanceError, Any]:
     try:
         path = check_path((location or b"").decode())
     except (UnicodeDecodeError, InvalidRequestError):
-        return CorruptTableError("it is not below the table's root")
+        return CorruptTableError("it is not below the table's root"), None
     try:
         with store.open(path) as file:
             footer = DataFileFooter(file)
@@ -131,7 +146,7 @@ def _rows(
                 rows = stated_rows(metadata)
                 schema = None if types is None else metadata.schema.to_arrow_schema()
     except RefusedError as error:
-        return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy)
+        return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy), None
     except (pa.ArrowException, ValueError, OSError) as error:
         if (
             isinstance(error, OSError)
@@ -140,13 +155,13 @@ def _rows(
         ):
             # An error of the disk. The errors of pyarrow for a damaged file have no errno.
             raise
-        return reading_error(error, file=path)
+        return reading_error(error, file=path), None
     try:
         if types is not None and schema is not None:
             types.require(schema)
+        return rows, None if read_footer is None else read_footer(metadata)
     except (CorruptTableError, RefusedError) as error:
-        return error
-    return rows
+        return error, None
 
 
 class _ColumnTypes:

@@ -25,6 +25,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations.fsck.findings import Findings
+from delta_maintenance.operations.fsck.statistics import StatisticsCheck
 from delta_maintenance.protocol.actions.deletion_vectors import (
     MEMORY_PER_BYTE,
     MOST_BYTES,
@@ -76,16 +77,25 @@ def check_footers(
     *,
     version: int,
     layout: DataFileLayout | None = None,
+    statistics: StatisticsCheck | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Compares the number of rows of existing data files with their statistics.
 
-    With `layout`, the types of their columns are compared with those of the table.
+    With `layout`, the types of their columns are compared with those of the table. With
+    `statistics`, so are bounds and null counts; `present` then has the columns `stats` and
+    `writer`.
     """
     for first in range(0, present.num_rows, _TOGETHER):
         files = present.slice(first, _TOGETHER)
         locations = as_uris(files["location"].combine_chunks())
-        found = count_rows(store, locations, layout=layout)
+        comparing = None if statistics is None else statistics.of(store, files, locations)
+        found = count_rows(
+            store,
+            locations,
+            layout=layout,
+            read_footer=None if comparing is None else comparing.read_footer,
+        )
         counts = pa.chunked_array([found.counts])
         unreadable = pc.is_null(found.counts)
         names = locations.filter(unreadable).to_pylist()
@@ -109,6 +119,9 @@ def check_footers(
             " ",
         )
         paths = files["path"].filter(differ)
+        if comparing is not None:
+            text = comparing.with_writers(text, differ)
+            comparing.add_findings(found.footers, findings, version=version)
         findings.add_files("row-count-differs", text, paths=paths, version=version)
         if progress is not None:
             progress("footers", min(first + _TOGETHER, present.num_rows), present.num_rows)

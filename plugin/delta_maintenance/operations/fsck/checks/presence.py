@@ -42,6 +42,8 @@ class Presence:
     """Missing data files and vector files of which another spelling exists (`OTHER_SPELLINGS`)."""
     external: int
     """The number of data files outside the root, which are not checked."""
+    opened: int = 0
+    """The number of files that were opened."""
 
 
 class TableFiles:

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.parquet.decoded_sizes import READING_BYTES
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.paths import as_uris
 from delta_maintenance.protocol.columns.arrays import integers
@@ -181,16 +180,9 @@ class PartReading:
                 return _fitting(self._parts(store, row, READING_BYTES), most)
 
     def _parts(self, store: Store, row: dict[str, Any], reading_bytes: int) -> Iterator[_Part]:
-        at, vector = row["at"], row["deletionVector"]
+        at = row["at"]
         passed = self.passed if at == self.first else 0
-        source = SourceFile(
-            path=row["location"],
-            partition_values=(),
-            size=row["size"] or 0,
-            deletion_vector=None if vector is None else DeletionVectorDescriptor.from_json(vector),
-            base_row_id=row["baseRowId"],
-            default_row_commit_version=row["defaultRowCommitVersion"],
-        )
+        source = SourceFile.of_location(row)
         number, last = 0, _NO_IDS
         try:
             reader = DataFileReader(store, self.layout, reading_bytes=reading_bytes)
