@@ -391,7 +391,8 @@ class _Collected:
                 [name for name in _LIVE_COLUMNS if name in adds.column_names]
             ).append_column("num_records", counts)
         )
-        self.tombstones.append(tombstones.select(_TOMBSTONE_COLUMNS))
+        known = [name for name in _TOMBSTONE_COLUMNS if name in tombstones.column_names]
+        self.tombstones.append(tombstones.select(known))
         self.removed.add(adds.slice(0, 0), tombstones)
         self.partitions.append(partition_texts(adds, names))
         statistics = file_statistics(adds, required) if required else adds
