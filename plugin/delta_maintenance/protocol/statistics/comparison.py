@@ -57,18 +57,18 @@ def compare_column(
     misleads = differs
     all_null = to_bools(pc.fill_null(pc.equal(stated[2], physical_rows), False))
     tight = to_bools(audited.tight)
+    live_rows = pc.subtract(physical_rows, pc.fill_null(audited.deleted, 0))
     if live:
         # Beside bounds that are not tight, only these counts say anything about live rows.
         none = to_bools(pc.fill_null(pc.equal(stated[2], 0), False))
-        misleads = differs & (tight | ~audited.has_vector | none | all_null)
-    deleted = pc.fill_null(audited.deleted, 0)
-    only_nulls = tight & to_bools(
-        pc.fill_null(pc.equal(stated[2], pc.subtract(physical_rows, deleted)), False)
-    )
+        has_values = to_bools(pc.fill_null(pc.less(nulls, live_rows), False))
+        misleads = differs & (tight | ~audited.has_vector | none | (all_null & has_values))
+    only_nulls = tight & to_bools(pc.fill_null(pc.equal(stated[2], live_rows), False))
     doubtful = np.where(known, ~exact & (excludes | differs | (only_nulls & ~all_null)), cut)
+    wrong = exact & (excludes | misleads)
     return Comparison(
-        wrong=exact & (excludes | misleads),
-        loose=exact & ~audited.has_vector & loose,
+        wrong=wrong,
+        loose=exact & ~audited.has_vector & loose & ~wrong,
         doubtful=doubtful,
     )
 
