@@ -202,15 +202,20 @@ def _with_feature(name: str) -> log.Action:
 
 WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
 SYMLINKS = f"{MANIFESTS}/manifest"
+NO_VECTORS = {"delta.enableDeletionVectors": "false", "delta.enableRowTracking": "false"}
 WITH_MANIFESTS = log.metadata(
-    configuration=CONFIGURATION | {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
+    configuration=CONFIGURATION
+    | NO_VECTORS
+    | {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
 )
 SEEDS: dict[str, Seed] = {
     "stale-manifest": Seed(
         lambda t: t.step(WITH_MANIFESTS, log.remove("b", dv=t.vector, size=len(DATA))), SYMLINKS
     ),
     "unwritable-manifest": Seed(lambda t: t.step(WITH_MANIFESTS), SYMLINKS),
-    "old-manifest": Seed(lambda t: t.store.put(SYMLINKS, b"file:/t/a\n"), MANIFESTS),
+    "old-manifest": Seed(
+        lambda t: t.store.put(SYMLINKS, b"file:/t/a\n"), MANIFESTS, configuration=NO_VECTORS
+    ),
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),
         "_delta_log",

@@ -173,6 +173,11 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "future-row-commit-version": played(
         write(lambda t: add_again(t, "c", defaultRowCommitVersion=4))
     ),
+    "stale-manifest": REPAIRED,
+    "unwritable-manifest": played("purge"),
+    "old-manifest": played(
+        "set-properties --set delta.compatibility.symlinkFormatManifest.enabled=true"
+    ),
     "archived-data-file": played(RETRIEVE),
     "missing-data-file": (*played(RESTORE), *played("fsck --remove-missing-files")),
     "misnamed-file": REPAIRED,

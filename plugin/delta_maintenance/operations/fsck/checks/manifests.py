@@ -19,6 +19,11 @@ from delta_maintenance.table.commit.manifests import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 
+_UNUSED = (
+    "find out who reads the manifests: their readers ignore deletion vectors; if nobody does, "
+    "delete the folder, because vacuum keeps the files that they name"
+)
+
 
 def check_manifests(snapshot: Snapshot, findings: Findings) -> None:
     """Checks the manifests if the table promises to keep them up to date, or has any."""
@@ -35,7 +40,10 @@ def check_manifests(snapshot: Snapshot, findings: Findings) -> None:
     if not is_promised:
         if len(differing):
             problem = f"{count_text(len(differing), 'manifest')} differ from the live files"
-            findings.add("old-manifest", problem, path=MANIFESTS, version=snapshot.version)
+            # The property is refused on such a table, and Delta Spark generates no manifests.
+            remedy = _UNUSED if snapshot.properties.enable_deletion_vectors else None
+            version = snapshot.version
+            findings.add("old-manifest", problem, path=MANIFESTS, version=version, remedy=remedy)
         return
     unwritable = pc.unique(live["folder"].filter(live["has_vector"]))
     stale = differing.filter(pc.invert(pc.is_in(differing, value_set=unwritable)))
