@@ -14,8 +14,10 @@ import yaml
 from delta_maintenance import clock
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.catalogs.vending import source_of
+from delta_maintenance.cli import output
 from delta_maintenance.cli.main import main
 from delta_maintenance.policies.discovery import discover
+from delta_maintenance.policies.lanes import start_jobs
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
@@ -50,7 +52,10 @@ def unity(
 
 @pytest.fixture
 def run(
-    unity: UnityServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    unity: UnityServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[], tuple[int, dict[str, Any], str]]:
     """Runs the policy once: the exit status, the results by name, and what is said of tables."""
     lake = {
@@ -67,6 +72,9 @@ def run(
     }
     path, state = tmp_path / "policy.yaml", tmp_path / "state"
     path.write_text(yaml.safe_dump(document))
+    # One after the other, so that changes fall between two tables.
+    monkeypatch.setitem(start_jobs.__kwdefaults__, "lanes", 1)
+    monkeypatch.setattr(output, "_QUIET", timedelta(days=1))
 
     def once() -> tuple[int, dict[str, Any], str]:
         status = main(["run", str(path), "--state", str(state), "--json"])

@@ -143,6 +143,7 @@ def test_a_ledger_whose_store_does_not_answer_is_waited_for_once(
 ) -> None:
     state, asked, at = state_in(tmp_path), [], [datetime.now(UTC)]
     monkeypatch.setattr(recording, "_failed_at", {})
+    monkeypatch.setattr(recording, "_LONG", -1.0)
     monkeypatch.setattr(clock, "now", lambda: at[0])
 
     def down() -> LedgerTable:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -39,6 +40,8 @@ _FORM = 1
 _DOWN = f"{FOLDER}/unreachable"
 """A file in the state folder, written when the store of the ledger failed."""
 _WHILE = timedelta(minutes=5)
+_LONG = 3.0
+"""The seconds after which a failure is that of a store that does not answer."""
 _SILENT = (StorageError, CatalogUnavailableError)
 _failed_at: dict[str, int] = {}
 """When the store of a ledger failed in this process, in milliseconds, by the ledger's address."""
@@ -60,8 +63,12 @@ def is_unreachable(address: str | None, state: Store | None) -> bool:
     return clock.epoch_millis(clock.now()) - at < _WHILE // timedelta(milliseconds=1)
 
 
-def _remember_failure(address: str | None, state: Store | None, error: Exception) -> None:
-    if address is not None and isinstance(error, _SILENT):
+def _remember_failure(
+    address: str | None, state: Store | None, error: Exception, *, began: float
+) -> None:
+    # A failure that takes no time holds up nobody, and may be over at once.
+    is_slow = time.monotonic() - began > _LONG
+    if address is not None and is_slow and isinstance(error, _SILENT):
         _failed_at[address] = clock.epoch_millis(clock.now())
         if state is not None:
             with suppress(DeltaMaintenanceError):
@@ -122,11 +129,12 @@ class Recorder:
             if is_news or not (kept or self.state is None):
                 yield _warning(StorageError("its store failed a short while ago"), kept=kept)
             return
+        began = time.monotonic()
         try:
             ledger = self.open_ledger()
             delivery = Delivery(run_id=run_id, rows=rows, since_version=ledger.version())
         except Exception as error:
-            _remember_failure(self.address, self.state, error)
+            _remember_failure(self.address, self.state, error, began=began)
             kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
             yield _warning(failure_of(error, where="the ledger"), kept=kept)
             return
@@ -134,7 +142,7 @@ class Recorder:
         try:
             ledger.append(delivery)
         except Exception as error:
-            _remember_failure(self.address, self.state, error)
+            _remember_failure(self.address, self.state, error, began=began)
             yield _warning(failure_of(error, where="the ledger"), kept=kept)
             return
         self._forget(run_id)
@@ -242,6 +250,6 @@ def _warning(error: DeltaMaintenanceError, *, kept: bool) -> str:
         if kept
         else "its rows are lost, because there is no state folder that keeps them"
     )
-    if isinstance(error, _SILENT):
-        rest += f"; it is not tried again for {_WHILE.seconds // 60} minutes"
+    if error.retryable and isinstance(error, _SILENT):
+        rest += f"; if it took long, it is not tried again for {_WHILE.seconds // 60} minutes"
     return f"the ledger was not written: {error}; {rest}"

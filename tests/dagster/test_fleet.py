@@ -1,0 +1,49 @@
+"""Tables that hold up none of the others, in one step of Dagster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from delta_maintenance.policies import clones as clones_module
+from delta_maintenance_dagster import table_run
+from tests.support.tables.fleet import HEALTHY, RULES, StuckStores, write_fleet
+
+
+def test_all_others_of_a_step_are_maintained_before_slow_and_silent_ones(
+    tmp_path: Path,
+    load: Callable[..., dg.Definitions],
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_fleet(tmp_path)
+    monkeypatch.setattr(clones_module, "_PATIENCE", 0.3)
+    monkeypatch.setattr(clones_module, "_BRIEFLY", 0.1)
+    # Each table takes long in Dagster. A huge one has a step of its own.
+    healthy = {*sorted(HEALTHY)[:4]}
+    names = sorted(healthy | {"broken0", "slow0", "silent0"})
+    definitions = load(
+        defaults=RULES,
+        tables=[{"uri": str(tmp_path / name), "key": name} for name in names],
+        execution={"tables_per_step": 50, "retry_policy": {"max_retries": 0}},
+    )
+    stuck, ended = StuckStores(monkeypatch), []
+    finish = table_run.TableRun._ended
+
+    def ended_run(self: Any, result: Any, *arguments: Any) -> Any:
+        ended.append(Path(result.uri).name)
+        if {*ended} >= healthy:
+            stuck.released.set()
+        assert Path(result.uri).name not in healthy or result.status == "done", result.problem
+        return finish(self, result, *arguments)
+
+    monkeypatch.setattr(table_run.TableRun, "_ended", ended_run)
+    definitions.resolve_job_def("delta_maintenance").execute_in_process(
+        instance=instance, raise_on_error=False
+    )
+    assert not stuck.gave_up and {*ended} == {*names}
+    assert not [name for name in healthy if (tmp_path / name / "old.parquet").exists()]
