@@ -100,6 +100,7 @@ SCHEMA = write(lambda table: log.metadata(configuration=CONFIGURATION))
 REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "unreadable-version": played(RESTORE),
     "log-gap": played(RESTORE),
+    "lost-commit": (ByPerson("from the catalog, which of the staged files is the commit"),),
     "history-gap": (*played(RESTORE), *played(*AGED)),
     "unreadable-commit": played(RESTORE),
     "archived-log-file": played(RETRIEVE),
@@ -161,7 +162,13 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "variant-layout": played(SCHEMA),
     "vector-without-feature": played("set-properties --set delta.enableDeletionVectors=true"),
     "partition-value-spelling": played(write(log.remove("e", size=len(DATA)))),
-    "invalid-partition-value": played(write(log.remove("e", size=len(DATA)))),
+    "invalid-partition-value": (
+        ByPerson("which value was meant"),
+        *played(write(log.remove("e", size=len(DATA)))),
+    ),
+    "stale-manifest": REPAIRED,
+    "unwritable-manifest": played("backfill-row-ids", "purge"),
+    "old-manifest": (ByPerson("whether a reader still uses the manifests"),),
     "missing-not-null-column": played(SCHEMA),
     "null-in-not-null-column": played(SCHEMA),
     "vector-without-count": played("recompute-stats"),

@@ -387,6 +387,8 @@ ELSEWHERE: Mapping[str, str] = {
     "check the dry run, then give --allow-large-delete": "the tests of vacuum",
     "run fsck again after the repair": "the tests of policies, after each repair here",
     "choose other columns with set-clustering": "the refusal other-clustering-columns",
+    "drop the feature columnMapping with drop-feature, and": "the tests of manifests",
+    "the version that readers of Iceberg see (UniForm)": "the tests of vacuum and UniForm",
     "see with fsck": "fsck says what is wrong, and its findings have remedies",
     "run fsck, which names the files": "fsck says what is wrong, and its findings have remedies",
     "check the high-water mark of the table with fsck": "row IDs of 64 bits have no remedy",

@@ -376,9 +376,7 @@ class Transaction:
             return None
 
     def _has_written(self, path: str) -> bool:
-        """Whether the commit at this path is that of this transaction. Raises the errors of reading
-        it.
-        """
+        """Whether this transaction wrote the commit. Raises the errors of reading it."""
         text = split(path, self._store.read(path))
         info = parse_other_lines(text, commit_info=True)[0].commit_info
         return info is not None and info.values.get("txnId") == self._provenance.txn_id
