@@ -122,6 +122,7 @@ def test_a_file_that_only_the_clone_knows_has_its_partition_values(tmp_path: Pat
     assert places(report(source, "country = 'DE'", clone)) == {"held": 2}
 
 
+@pytest.mark.process
 def test_the_own_files_of_a_clone_are_searched(source: Path, tmp_path: Path) -> None:
     clone = cloned(source, tmp_path / "clone")
     deltalake.DeltaTable(source).delete("id = 7")

@@ -210,6 +210,7 @@ def test_a_condition_that_cannot_be_used_is_refused(table: str) -> None:
             report(table, where)
 
 
+@pytest.mark.process
 def test_duckdb_alone_comes_to_the_same(table: str, tmp_path: Path) -> None:
     deltalake.DeltaTable(table).delete("id > 24")
     path = str(tmp_path / "report.parquet")
