@@ -236,7 +236,9 @@ def test_the_last_commit_is_maintained_two_minutes_after_everything_is_idle(
             take_events(dropped=0.7, during=lambda held=in_use: held)
         # Others work until the end.
         scene.work(OTHER)
-    scene.commit()
+    if seed % 2:
+        # Otherwise the last commit may have waited for hours.
+        scene.commit()
     take_events(dropped=1.0, during=lambda: False)
     idle_since, events = scene.now, len(scene.sent)
     while scene.is_open:
