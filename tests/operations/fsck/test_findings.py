@@ -37,8 +37,10 @@ from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, decim
 from tests.support.tables.sound_tables import (
     CONFIGURATION,
     DATA,
+    NO_VECTORS,
     PROTOCOL,
     ROWS,
+    WITH_MANIFESTS,
     SoundTable,
     parquet,
 )
@@ -201,20 +203,12 @@ def _with_feature(name: str) -> log.Action:
 
 
 WITHOUT_PART = parquet_bytes(pa.table({"id": range(ROWS)}))
-SYMLINKS = f"{MANIFESTS}/manifest"
-NO_VECTORS = {"delta.enableDeletionVectors": "false", "delta.enableRowTracking": "false"}
-WITH_MANIFESTS = log.metadata(
-    configuration=CONFIGURATION
-    | NO_VECTORS
-    | {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
-)
+LINKS = f"{MANIFESTS}/manifest"
 SEEDS: dict[str, Seed] = {
-    "stale-manifest": Seed(
-        lambda t: t.step(WITH_MANIFESTS, log.remove("b", dv=t.vector, size=len(DATA))), SYMLINKS
-    ),
-    "unwritable-manifest": Seed(lambda t: t.step(WITH_MANIFESTS), SYMLINKS),
+    "stale-manifest": Seed(lambda t: t.step(WITH_MANIFESTS, log.remove("b", dv=t.vector)), LINKS),
+    "unwritable-manifest": Seed(lambda t: t.step(WITH_MANIFESTS), LINKS),
     "old-manifest": Seed(
-        lambda t: t.store.put(SYMLINKS, b"file:/t/a\n"), MANIFESTS, configuration=NO_VECTORS
+        lambda t: t.store.put(LINKS, b"file:/t/a\n"), MANIFESTS, configuration=NO_VECTORS
     ),
     "unreadable-version": Seed(
         lambda t: t.rewrite(0, PROTOCOL),

@@ -33,6 +33,12 @@ CONFIGURATION = {
     "delta.enableRowTracking": "true",
     "delta.enableDeletionVectors": "true",
 }
+NO_VECTORS = {"delta.enableDeletionVectors": "false", "delta.enableRowTracking": "false"}
+WITH_MANIFESTS = log.metadata(
+    configuration=CONFIGURATION
+    | NO_VECTORS
+    | {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
+)
 PROTOCOL = log.features(
     "deletionVectors",
     "v2Checkpoint",
