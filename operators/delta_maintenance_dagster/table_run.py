@@ -479,7 +479,7 @@ def all_of(
 
 def _answering_first(runs: Sequence[TableRun]) -> Iterator[TableRun]:
     """Yields the tables whose store answers at once, in order, and then the others as theirs do."""
-    from delta_maintenance.policies.lanes import start_jobs, wait_for
+    from delta_maintenance.policies.running.lanes import start_jobs, wait_for
 
     if len(runs) < 2:
         yield from runs

@@ -17,8 +17,8 @@ from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageError
+from delta_maintenance.operations.holds import references as references_module
 from delta_maintenance.policies import clones as clones_module
-from delta_maintenance.policies import references as references_module
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, UnlistedPattern

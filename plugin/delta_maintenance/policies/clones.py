@@ -30,11 +30,7 @@ from delta_maintenance.errors import (
     RefusedError,
     failure_of,
 )
-from delta_maintenance.policies.catalogs import OptionsAt
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.discovery import Discovery
-from delta_maintenance.policies.lanes import Job, start_jobs, wait_for
-from delta_maintenance.policies.references import (
+from delta_maintenance.operations.holds.references import (
     Folders,
     References,
     mark_of,
@@ -42,6 +38,10 @@ from delta_maintenance.policies.references import (
     references_of,
     refers_to,
 )
+from delta_maintenance.policies.catalogs import OptionsAt
+from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.discovery import Discovery
+from delta_maintenance.policies.running.lanes import Job, start_jobs, wait_for
 from delta_maintenance.protocol.actions.paths import location_of_root
 from delta_maintenance.storage import Store
 from delta_maintenance.table.read.log_file import relisting

@@ -19,6 +19,7 @@ from delta_maintenance.errors import (
     NotADeltaTableError,
     failure_of,
 )
+from delta_maintenance.operations.holds.references import folders_of, overlap
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.discovery import (
@@ -28,7 +29,6 @@ from delta_maintenance.policies.discovery import (
     environment_options,
     open_policy_table,
 )
-from delta_maintenance.policies.references import folders_of, overlap
 from delta_maintenance.policies.tree_search import OF_VERSION, tables_in
 from delta_maintenance.protocol.actions.paths import location_of_root
 from delta_maintenance.storage import open_store

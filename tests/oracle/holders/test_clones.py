@@ -12,7 +12,7 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import erasure_report, vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
-from delta_maintenance.policies.references import folders_of
+from delta_maintenance.operations.holds.references import folders_of
 from tests.oracle.test_vacuum import OPTIONS
 from tests.support.oracle.oracle_tables import Bench
 

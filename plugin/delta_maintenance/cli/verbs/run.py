@@ -74,7 +74,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
-    from delta_maintenance.policies.lanes import work_side_by_side
+    from delta_maintenance.policies.running.lanes import work_side_by_side
 
     file = arguments.approve_from
     named = read_plans(file)
@@ -132,7 +132,7 @@ class _Work:
         plans: NamedPlans,
         progress: Progress,
     ) -> None:
-        from delta_maintenance.policies.lanes import Turns
+        from delta_maintenance.policies.running.lanes import Turns
 
         self._tables = tables
         self._arguments = arguments

@@ -1,0 +1,1 @@
+"""How the tables of a policy are worked on side by side."""
