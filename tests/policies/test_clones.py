@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
-from concurrent.futures import wait
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,6 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.operations.holds import references as references_module
-from delta_maintenance.policies import clones as clones_module
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, UnlistedPattern
@@ -173,78 +169,6 @@ def test_the_text_of_a_log_decides_for_a_table_that_is_not_supported() -> None:
     assert Run("a", "new", clones={"unreadable": "ignore"}).of("a") == set()
 
 
-BROKEN = {"missing": None, "truncated": b'{"add":{"path":', "zeros": bytes(64)}
-"""What becomes of one commit of a table."""
-
-
-@pytest.mark.parametrize("damage", BROKEN)
-@pytest.mark.parametrize("reference", ["none", "commit", "checkpoint"])
-def test_a_table_that_cannot_be_read_counts_by_what_can_be_read_of_it(
-    damage: str, reference: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    table("a", "x.parquet")
-    table("other", "x.parquet")
-    broken = table("broken", "own.parquet")
-    if reference != "none":
-        broken.log(add(f"{LAKE}/a/x.parquet"))
-    if reference == "checkpoint":
-        broken.checkpoint()
-        broken.drop(*(f"{version:020}.json" for version in range(3)))
-    for _ in range(3):
-        broken.log(add("more.parquet"))
-    lost = f"_delta_log/{broken.open().latest_version() - 1:020}.json"
-    broken.store.delete(lost)
-    if (data := BROKEN[damage]) is not None:
-        broken.store.put(lost, data)
-    suspected = set() if reference == "none" else {"broken"}
-    run = Run("a", "other", "broken")
-    assert (run.of("a"), run.of("other")) == (suspected, set())
-    told = [line for line in caplog.messages if "broken" in line]
-    is_whole = damage != "missing" and reference != "checkpoint"
-    assert len(told) == (0 if is_whole else 1), "once for the run"
-    strict = Run("a", "other", "broken", clones={"unreadable": "block"})
-    if is_whole or reference != "none":
-        assert strict.of("a") == suspected
-    else:
-        with pytest.raises(RefusedError, match="the table memory://lake/broken may be a shallow"):
-            strict.of("a")
-
-
-def test_a_policy_whose_table_lacks_a_commit_goes_on_with_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = clock.now()
-    names = [f"t{number}" for number in range(4)]
-
-    def ended(case: str, defaults: str = "", rules: str = "") -> list[str]:
-        lake = tmp_path / case
-        for name in (*names, "broken"):
-            made = Folder(lake / name, now=now, first=[protocol(), metadata()])
-            made.log(add("x.parquet"))
-            made.log(removed("x.parquet", 90))
-            made.file("x.parquet")
-        (lake / "broken/_delta_log" / f"{1:020}.json").unlink()
-        config = tmp_path / "policy.yaml"
-        config.write_text(
-            f"version: 1\n{defaults}tables:\n- {{pattern: '{lake}/*', vacuum: true{rules}}}\n"
-        )
-        main(["run", str(config), "--json"])
-        printed = capsys.readouterr()
-        assert printed.err.count("could not be examined for shallow clones") <= 1
-        problems = {each["name"]: each["problem"] for each in json.loads(printed.out)}
-        assert "commit 1 is missing" in problems["broken"]
-        deleted = [not (lake / name / "x.parquet").exists() for name in names]
-        assert deleted == [problems[name] is None for name in names]
-        return [problems[name] for name in names]
-
-    assert ended("by default") == [None] * 4
-    # The keys are where the messages say.
-    strict = "defaults: {clones: {unreadable: block}}\n"
-    for problem in ended("strict", strict):
-        assert "set clones: {unreadable: suspected} in the policy, for this table" in problem
-    assert ended("undone", strict, ", clones: {unreadable: suspected}") == [None] * 4
-
-
 @pytest.mark.parametrize("unreadable", ["suspected", "block", "ignore"])
 def test_tables_that_could_not_be_listed_stop_a_vacuum_if_the_policy_says_so(
     unreadable: str, caplog: pytest.LogCaptureFixture
@@ -258,90 +182,6 @@ def test_tables_that_could_not_be_listed_stop_a_vacuum_if_the_policy_says_so(
         return
     assert run.of("a") == run.of("a") == set()
     assert len(caplog.messages) == (unreadable == "suspected")
-
-
-class Silent:
-    """Lets looks at one table wait, as for a store that does not answer."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-        self.released = threading.Event()
-        self.looks = 0
-        uri, opened = f"{LAKE}/{name}", clones_module.open_table
-
-        def open_silent(address: str, *arguments: Any, **options: Any) -> Any:
-            if address == uri:
-                self.looks += 1
-                self.released.wait(20)
-            return opened(address, *arguments, **options)
-
-        monkeypatch.setattr(clones_module, "open_table", open_silent)
-        monkeypatch.setattr(clones_module, "_PATIENCE", 0.2)
-        monkeypatch.setattr(clones_module, "_BRIEFLY", 0.05)
-
-
-def test_a_silent_table_is_waited_for_once_and_counts_as_soon_as_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    silent = Silent(monkeypatch, "copy")
-    table("a", "x.parquet")
-    copy = table("copy", f"{LAKE}/a/x.parquet")
-    state = MemoryStore()
-    run = Run("a", "copy", state=state)
-    looks = [threading.active_count()]
-    for _ in range(20):
-        assert run.clones.of(copy.open(), run.policy.named_tables[0], anew=True) == ()
-    assert silent.looks == 1 and threading.active_count() <= looks[0] + 2
-    silent.released.set()
-    wait([look.job for look in run.clones._looks.values()], timeout=20)
-    run.now += timedelta(minutes=6)
-    assert run.of("a") == {"copy"}
-
-
-def test_a_table_that_is_still_being_read_counts_by_what_was_read_of_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    table("a", "x.parquet")
-    table("copy", f"{LAKE}/a/x.parquet")
-    released, taken = threading.Event(), references_module.take_foreign_paths
-
-    def take_slowly(snapshot: Any, **options: Any) -> None:
-        taken(snapshot, **options)
-        if snapshot.table.endswith("copy"):
-            released.wait(20)
-
-    monkeypatch.setattr(references_module, "take_foreign_paths", take_slowly)
-    monkeypatch.setattr(clones_module, "_PATIENCE", 0.3)
-    try:
-        assert Run("a", "copy").of("a") == {"copy"}
-    finally:
-        released.set()
-
-
-def test_a_failure_is_remembered_for_a_while_and_not_by_other_processes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    table("a", "x.parquet")
-    copy = table("copy", f"{LAKE}/a/x.parquet")
-    copy.store.put(f"_delta_log/{0:020}.json", b"{")
-    copy.drop(f"{1:020}.json")
-    opened, looks = clones_module.open_table, []
-    monkeypatch.setattr(
-        clones_module, "open_table", lambda *a, **k: (looks.append(a[0]), opened(*a, **k))[1]
-    )
-    state = MemoryStore()
-    run = Run("a", "copy", state=state, clones={"unreadable": "block"})
-    for _ in range(3):
-        run.clones.of(Table(MemoryStore()), run.policy.named_tables[0])
-        policy_table = run.policy.named_tables[0]
-        run.clones.of(Table(named_store(f"{LAKE}/a")), policy_table, anew=True)
-    assert looks.count(f"{LAKE}/copy") == 1
-    # It was repaired, and the vacuum is tried again at once.
-    _delete(copy)
-    table("copy", f"{LAKE}/a/x.parquet")
-    again = Run("a", "copy", state=state, clones={"unreadable": "block"})
-    assert set(again.clones.of(Table(named_store(f"{LAKE}/a")), policy_table, anew=True)) == {
-        f"{LAKE}/copy"
-    }
 
 
 def test_a_memory_that_cannot_be_written_holds_up_no_vacuum(
