@@ -368,7 +368,7 @@ class _Attempt:
 
         def tell_footers(stage: str, count: int, _: int | None, /, *, unit: Unit = "count") -> None:
             if self.progress is not None:
-                self.progress(stage, done + count, present.num_rows, unit=unit)
+                self.progress(stage, done + count, present.num_rows)
 
         for part in parts:
             check(part, adds.slice(0, 0), self.findings, progress=tell_footers)
