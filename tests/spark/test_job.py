@@ -61,7 +61,7 @@ def test_a_spark_without_pandas_names_the_extra(
     error = ImportError(missing)
     fails_with(monkeypatch, error)
     job.main(["--spec", json.dumps(SPEC.to_json())])
-    assert "pip install 'delta-maintenance[spark]'" in capsys.readouterr().err
+    assert "pip install 'delta-maintenance[spark]'" in "".join(capsys.readouterr())
     lost = _lost(
         Bin(number=0, sources=(), reasons=()),
         Exception(
