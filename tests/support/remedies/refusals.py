@@ -78,7 +78,11 @@ class Made:
             "nullCount": {"id": 0},
         }
         values = {name: f"p{number}" for name in self.partitioned_by}
-        standard = {"size": len(data), "stats": json.dumps(stats), "partitionValues": values}
+        standard: dict[str, Any] = {
+            "size": len(data),
+            "stats": json.dumps(stats),
+            "partitionValues": values,
+        }
         rows = {"baseRowId": number * ROWS, "defaultRowCommitVersion": 0}
         tracked = rows if "rowTracking" in self.features else {}
         return log.add(path, **(standard | tracked | dict(self.file)))
@@ -117,6 +121,17 @@ def _keep(table: TableBuilder) -> None:
 
 def _lose_version(table: TableBuilder) -> None:
     _keep(table)
+    table.drop("00000000000000000000.json")
+
+
+def _damage_checkpoint(table: TableBuilder) -> None:
+    table.checkpoint()
+    table.truncate("00000000000000000000.checkpoint.parquet", -9)
+
+
+def _lose_first_commit(table: TableBuilder) -> None:
+    table.commit([log.commit_info()])
+    table.checkpoint()
     table.drop("00000000000000000000.json")
 
 
@@ -164,12 +179,7 @@ REFUSALS: Mapping[str, Refusal] = {
         ("fsck --repair",),
     ),
     "damaged-checkpoint": Refusal(
-        Made(
-            then=lambda t: [
-                t.checkpoint(),
-                t.truncate("00000000000000000000.checkpoint.parquet", -9),
-            ]
-        ),
+        Made(then=_damage_checkpoint),
         "checkpoint",
         "cannot be read",
         ("fsck --repair",),
@@ -270,13 +280,7 @@ REFUSALS: Mapping[str, Refusal] = {
         "vacuum --ignore-missing-files",
     ),
     "lite-without-full": Refusal(
-        Made(
-            then=lambda t: [
-                t.commit([log.commit_info()]),
-                t.checkpoint(),
-                t.drop("00000000000000000000.json"),
-            ]
-        ),
+        Made(then=_lose_first_commit),
         "vacuum --mode lite",
         "no vacuum is known to have deleted the files",
         ("vacuum --mode full",),
