@@ -310,7 +310,7 @@ def files_of(name: str) -> st.SearchStrategy[list[list[Any]]]:
 
 
 @pytest.mark.conformance("RW-22", "STAT-03", "STAT-07", "CKPT-10")
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(20))
 @given(name=st.sampled_from(sorted(TYPES)), data=st.data())
 def test_filters_find_the_same_rows_after_each_verb(
     duck: DuckDb, name: str, data: st.DataObject

@@ -138,7 +138,7 @@ def test_writes_continue_after_the_remove_of_an_absolute_path_is_repaired(tmp_pa
     plan_optimize(table.open().snapshot(), OptimizeOptions())
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 59)), max_size=14))
 def test_the_repair_removes_exactly_the_files_that_should_not_be_live(
     steps: list[tuple[str, int]],

@@ -51,7 +51,7 @@ def rows_for_deltalake(store: Store) -> tuple[int, int, list[str]]:
         return table.version(), len(pa.table(query.read_all())), paths
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(30))
 @given(case=wrong_tables())
 def test_a_wrong_checkpoint_is_written_again_from_an_older_one_or_version_0(
     case: WrongTable | None,

@@ -71,7 +71,7 @@ def test_delta_spark_reads_the_rows_that_the_log_proves(
     assert "g2" not in after and all(name in after for name in table.live)
 
 
-@pytest.mark.parametrize("seed", range(examples(8)))
+@pytest.mark.parametrize("seed", range(examples(5)))
 def test_checkpoints_of_delta_spark_are_not_accused(
     delta_spark: DeltaSpark, tmp_path: Path, seed: int
 ) -> None:
@@ -105,7 +105,7 @@ def test_checkpoints_of_delta_spark_are_not_accused(
     assert accusations(path) == set()
 
 
-@pytest.mark.parametrize("seed", range(examples(20)))
+@pytest.mark.parametrize("seed", range(examples(8)))
 def test_checkpoints_of_deltalake_are_not_accused(tmp_path: Path, seed: int) -> None:
     chance, path = random.Random(seed), str(tmp_path / "table")
     retention = chance.choice(_PROPERTIES["delta.deletedFileRetentionDuration"])

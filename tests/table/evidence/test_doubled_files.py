@@ -33,7 +33,7 @@ def expected(made: DoubledLog) -> list[str]:
     return sorted(path if vector is None else f"{vector}\0{path}" for path, vector in made.doubled)
 
 
-@settings(max_examples=examples(400))
+@settings(max_examples=examples(150))
 @given(steps=steps)
 @example(steps=[("append", 0), ("miss", 0)])
 @example(steps=[("append", 0), ("miss", 0), ("again", 0)])
