@@ -51,7 +51,7 @@ def test_credentials_of_the_environment_are_enough(
 
 def test_a_folder_of_very_many_objects_is_searched_in_its_first_pages_only() -> None:
     def pages() -> Iterator[pa.Table]:
-        yield tree_of(["a/_delta_log/0.json"], EntryKind.FILE)
+        yield tree_of([f"a/_delta_log/{0:020}.json"], EntryKind.FILE)
         yield tree_of(["b/part.parquet"], EntryKind.FILE)
         raise AssertionError("one more page was requested")
 

@@ -76,7 +76,7 @@ def test_a_pattern_that_cannot_be_listed_stops_a_vacuum_unless_the_last_refresh_
     known: bool,
 ) -> None:
     entries: list[dict[str, Any]] = [
-        {"uri": f"{tmp_path}/lake/events", "vacuum": True},
+        {"uri": f"{tmp_path}/lake/events", "vacuum": True, "clones": {"unreadable": "block"}},
         {"pattern": f"{tmp_path}/lake/c*"},
     ]
     clone(tmp_path)

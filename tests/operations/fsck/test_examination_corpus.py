@@ -65,7 +65,7 @@ KNOWN: dict[str, dict[str, int]] = {
     "golden-checkpoint": {"stale-hadoop-checksum": 1},
     "kernelrs-cdf-column-mapping-name-mode-3-7": {"stale-hadoop-checksum": 2},
     # A deliberately wrong checksum.
-    "kernelrs-crc-full": {"checksum-differs": 8},
+    "kernelrs-crc-full": {"checksum-differs": 8, "lost-clustering": 1},
     # Put together from two tables.
     "kernelrs-parquet_row_group_skipping": {"checkpoint-differs": 1},
     # Its deletion vector has a name that only tests give.

@@ -278,7 +278,8 @@ def test_hidden_names_foreign_files_and_the_log_stay() -> None:
 def test_the_metadata_of_iceberg_is_kept(configuration: dict[str, str]) -> None:
     listed = features(writer_only=["icebergCompatV2", "columnMapping"])
     table = Folder(first=[listed, metadata(configuration=configuration)])
-    table.file("metadata/v1.metadata.json", "metadata/snap.avro", "metadata/m.parquet")
+    table.file("metadata/snap.avro", "metadata/m.parquet")
+    table.store.put("metadata/v1.metadata.json", b'{"properties":{"delta-version":"0"}}')
     assert table.going(foreign_files=True) == set()
     plain = Folder()
     plain.file("metadata/m.parquet")

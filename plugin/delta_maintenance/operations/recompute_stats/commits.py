@@ -58,7 +58,10 @@ class StatisticsCommits:
         self._layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         self._required = required_statistics(snapshot, options)
         every = RequiredStatistics.of_every_column(
-            snapshot.protocol, snapshot.metadata, snapshot.domain_metadata
+            snapshot.protocol,
+            snapshot.metadata,
+            snapshot.domain_metadata,
+            joining={leaf.path for leaf in self._required.leaves if leaf.clustered},
         )
         self.repair = StatisticsRepair(engine, self._layout, self._required, options, every=every)
         self.version = snapshot.version

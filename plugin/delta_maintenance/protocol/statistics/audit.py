@@ -88,11 +88,16 @@ class RequiredStatistics:
 
     @classmethod
     def of_every_column(
-        cls, protocol: Protocol, metadata: Metadata, domains: Mapping[str, str]
+        cls,
+        protocol: Protocol,
+        metadata: Metadata,
+        domains: Mapping[str, str],
+        *,
+        joining: Collection[tuple[str, ...]] = (),
     ) -> Self:
         """Returns the statistics that files can have, also of columns that the table leaves out."""
-        configuration = {**metadata.configuration, **_EVERY_COLUMN}
-        return cls.of(protocol, replace(metadata, configuration=configuration), domains)
+        changed = replace(metadata, configuration={**metadata.configuration, **_EVERY_COLUMN})
+        return cls.of(protocol, changed, domains, joining=joining)
 
     @cached_property
     def has_inexact(self) -> bool:
