@@ -303,6 +303,11 @@ def test_the_sensor_says_which_tables_came_after_the_refresh(
         cursor = done.cursor
         assert made[0].listing is not None
         made[0].listing.join()
+        for request in done.run_requests or ():
+            # A run that succeeds, so that it is not requested again.
+            job = definitions.resolve_job_def("delta_maintenance")
+            succeeded = dg.DagsterRunStatus.SUCCESS
+            instance.create_run_for_job(job, tags=request.tags, status=succeeded)
         return done.skip_message or ""
 
     lists = len(server.known)

@@ -26,7 +26,7 @@ def test_a_reader_names_a_resource_of_its_own() -> None:
     ).of(table)
     assert resources.required == {"team_state"}
     provided = SimpleNamespace(team_state=DeltaStorageResource(options={"AWS_REGION": "state"}))
-    clones = resources.clones(provided)
+    clones = resources.clones(provided, None)
     (reader,) = policy.rules.readers
     assert reader.storage is not None
     assert clones.options_at(reader.storage, STATE) == {"AWS_REGION": "state"}
