@@ -15,7 +15,7 @@ from tests.support.logs.contradicted_logs import RandomLog
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.suite.play import some
 
-TABLES = some(range(200), 8)
+TABLES = some(range(200), 4)
 
 
 def write(log: RandomLog, chance: random.Random, *, policy: str | None = None) -> None:
