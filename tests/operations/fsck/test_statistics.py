@@ -107,7 +107,7 @@ def order(value: Any) -> Any:
 
 @pytest.mark.conformance("STAT-01", "STAT-03")
 @pytest.mark.parametrize("name", BOUNDED)
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(5))
 @given(data=st.data())
 def test_a_statistic_that_is_false_by_one_unit_is_found_and_mended(
     name: str, data: st.DataObject
@@ -164,7 +164,7 @@ def test_a_statistic_that_is_false_by_one_unit_is_found_and_mended(
 
 @pytest.mark.conformance("STAT-01")
 @pytest.mark.parametrize("name", BOUNDED)
-@settings(max_examples=examples(3))
+@settings(max_examples=examples(5))
 @given(data=st.data())
 def test_right_statistics_of_any_writer_are_not_called_wrong(
     name: str, data: st.DataObject
