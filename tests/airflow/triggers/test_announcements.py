@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -120,9 +121,9 @@ def test_an_event_without_a_run_is_sent_again_and_one_with_a_run_is_not(scene: S
     ],
     ids=["began-before", "no-run-by-the-policy", "another-table", "replaced-table"],
 )
-def test_other_runs_do_not_count(scene: Scene, changes: dict[str, object]) -> None:
+def test_other_runs_do_not_count(scene: Scene, changes: dict[str, Any]) -> None:
     scene.commit()
-    scene.work(**changes)  # type: ignore[arg-type]
+    scene.work(**changes)
     scene.pass_time(IDLE)
     assert scene.sent == [5, 5]
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_findings import add_again
 from tests.support.tables.sound_tables import CONFIGURATION, DATA, SoundTable
@@ -77,9 +78,11 @@ def delete(path: str) -> Act:
 
 
 def _retrieve(table: SoundTable) -> None:
-    if table.store.storage_classes.pop("c", None) is not None:  # type: ignore[attr-defined]
-        table.store.put("c", DATA)
-    table.store.storage_classes.clear()  # type: ignore[attr-defined]
+    store = table.store
+    assert isinstance(store, MemoryStore)
+    if store.storage_classes.pop("c", None) is not None:
+        store.put("c", DATA)
+    store.storage_classes.clear()
 
 
 def _checkpointed(table: SoundTable) -> None:

@@ -57,8 +57,8 @@ def statistics_of_every_column(snapshot: Snapshot) -> RequiredStatistics | None:
     clustering columns are not known, which other checks report.
     """
     try:
-        return RequiredStatistics.of_every_column(
-            snapshot.protocol, snapshot.metadata, snapshot.domain_metadata
+        return RequiredStatistics.of(
+            snapshot.protocol, snapshot.metadata, snapshot.domain_metadata, every_column=True
         )
     except (CorruptTableError, RefusedError):
         return None

@@ -20,7 +20,6 @@ from delta_maintenance.operations.recompute_stats.options import RecomputeStatsO
 from delta_maintenance.operations.recompute_stats.reading import StatisticsEngine
 from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.statistics.audit import RequiredStatistics
 from delta_maintenance.table.commit.concurrent_commits import Advance
 from delta_maintenance.table.commit.outcome import CommitOutcome
 from delta_maintenance.table.commit.transaction import Transaction, Writer
@@ -57,12 +56,7 @@ class StatisticsCommits:
         self._expected = expected
         self._layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         self._required = required_statistics(snapshot, options)
-        every = RequiredStatistics.of_every_column(
-            snapshot.protocol,
-            snapshot.metadata,
-            snapshot.domain_metadata,
-            joining={leaf.path for leaf in self._required.leaves if leaf.clustered},
-        )
+        every = required_statistics(snapshot, options, every_column=True)
         self.repair = StatisticsRepair(engine, self._layout, self._required, options, every=every)
         self.version = snapshot.version
         self.commits = self.files = self.decoded = self.overtaken = 0

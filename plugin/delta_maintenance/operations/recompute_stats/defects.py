@@ -245,8 +245,10 @@ def archived_files(snapshot: Snapshot, now: datetime) -> Callable[[pa.Table], Ma
     return marked
 
 
-def required_statistics(snapshot: Snapshot, options: RecomputeStatsOptions) -> RequiredStatistics:
-    """Returns the statistics that the files of a version should have.
+def required_statistics(
+    snapshot: Snapshot, options: RecomputeStatsOptions, *, every_column: bool = False
+) -> RequiredStatistics:
+    """Returns the statistics that the files of a version should have, or those they can have.
 
     Raises `InvalidRequestError` if the options name a column that the table does not have.
     """
@@ -257,6 +259,7 @@ def required_statistics(snapshot: Snapshot, options: RecomputeStatsOptions) -> R
         metadata,
         snapshot.domain_metadata,
         joining={column.path for column in joining},
+        every_column=every_column,
     )
 
 

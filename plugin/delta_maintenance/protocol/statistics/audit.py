@@ -70,11 +70,16 @@ class RequiredStatistics:
         domains: Mapping[str, str],
         *,
         joining: Collection[tuple[str, ...]] = (),
+        every_column: bool = False,
     ) -> Self:
         """Returns what the table requires, and will if it is clustered also by `joining`.
 
-        Raises `RefusedError` if the clustering columns cannot be determined.
+        With `every_column`, it includes the columns that the table leaves out. Raises
+        `RefusedError` if the clustering columns cannot be determined.
         """
+        if every_column:
+            configuration = {**metadata.configuration, **_EVERY_COLUMN}
+            metadata = replace(metadata, configuration=configuration)
         parsed_type = statistics_arrow_type(
             parse_schema(metadata.schema_string or ""),
             partition_columns=metadata.partition_columns,
@@ -85,19 +90,6 @@ class RequiredStatistics:
             columns=StatisticsColumns.of(protocol, metadata, domains, joining=joining),
             parsed_type=_with_doubles(parsed_type),
         )
-
-    @classmethod
-    def of_every_column(
-        cls,
-        protocol: Protocol,
-        metadata: Metadata,
-        domains: Mapping[str, str],
-        *,
-        joining: Collection[tuple[str, ...]] = (),
-    ) -> Self:
-        """Returns the statistics that files can have, also of columns that the table leaves out."""
-        changed = replace(metadata, configuration={**metadata.configuration, **_EVERY_COLUMN})
-        return cls.of(protocol, changed, domains, joining=joining)
 
     @cached_property
     def has_inexact(self) -> bool:

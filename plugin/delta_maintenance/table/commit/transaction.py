@@ -1,8 +1,9 @@
 """Committing to a table while other writers commit to it.
 
 A commit is first tried at the version after the snapshot. If another writer created that version,
-`protocol.commit.conflicts` compares both commits, and the commit is built again for the next one.
-The outcome is a `CommitOutcome`. If it is unknown (`CommitUnknownError`), no other one is tried.
+`protocol.commit.conflicts` compares both commits, and the commit is built again for the next
+version. The result is a `CommitOutcome`, or `CommitUnknownError` if the store gives no certain
+answer. After a put with an unknown outcome no other version is tried.
 
 Implements "Creation of New Log Entries". A commit without concurrent commits takes one put and one
 listing; each lost race takes one more listing and one read per concurrent commit. The version
