@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.errors import StorageError
 from delta_maintenance.scratch import ABANDONED_AFTER, remove_abandoned, scratch_folder
 
 NOW = datetime.now(UTC)
@@ -65,3 +66,14 @@ def test_only_the_folder_of_a_killed_process_is_removed_after_a_day(parent: Path
 
 def test_an_unlistable_temporary_directory_is_tolerated(parent: Path) -> None:
     assert remove_abandoned(parent / "gone", now=LATER) == []
+
+
+def test_a_disk_without_room_for_a_folder_is_an_error_of_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def find_none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", find_none)
+    with pytest.raises(StorageError, match="cannot write to the temporary directory.*TMPDIR"):
+        scratch_folder().__enter__()

@@ -122,9 +122,9 @@ class PolicyWork:
         *,
         link: str,
         approved_by: Mapping[str, str],
-    ) -> AssessmentEntry:
+    ) -> AssessmentEntry | None:
         """Stores a run with the newest assessment of its table, and records it in the ledger."""
-        entry = store.save(result.after or result.before or _nothing(result), result, link=link)
+        entry = store.keep(result.after or result.before or _nothing(result), result, link=link)
         record_run(self.policy.ledger, store, result, link=link, approved_by=approved_by)
         return entry
 

@@ -212,6 +212,10 @@ class StorageAccessError(StorageError):
     retryable = False
 
 
+class FullStoreError(StorageError):
+    """The store has no room for what is written. Make room: a vacuum does, which needs none."""
+
+
 class CatalogError(DeltaMaintenanceError):
     """A catalog refuses the request, or does not know the name: an invalid token, a missing right,
     an unknown catalog. Correct the configuration of the catalog.

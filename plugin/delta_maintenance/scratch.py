@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -34,13 +34,15 @@ def scratch_folder(*, now: clock.Clock = clock.now) -> Iterator[Path]:
 
     Also removes folders of killed processes of this user.
     """
-    remove_abandoned(Path(tempfile.gettempdir()), now=now())
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
-        folder = Path(name)
-        with (folder / _OWNER).open("wb") as owner:
+    with ExitStack() as stack:
+        # On a full disk, Python finds no directory at all.
+        with scratch_writes(Path(os.environ.get("TMPDIR", os.sep))):
+            remove_abandoned(Path(tempfile.gettempdir()), now=now())
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
+            owner = stack.enter_context((folder / _OWNER).open("wb"))
             if fcntl is not None:
                 fcntl.flock(owner, fcntl.LOCK_EX)
-            yield folder
+        yield folder
 
 
 @contextmanager

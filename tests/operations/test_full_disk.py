@@ -1,31 +1,45 @@
-"""A commit that fails leaves no new data file behind, unless it may have succeeded after all."""
+"""Stores without room: a commit that fails leaves no new data file behind, unless it may have
+succeeded after all, and a vacuum makes room where there is none for a byte.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, StorageError
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    FullStoreError,
+    StorageError,
+)
 from delta_maintenance.operations.expire import commits
 from delta_maintenance.operations.rewriting import run as rewriting
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.testing.actions import txn
+from delta_maintenance.testing.actions import add, metadata, protocol, txn
 from tests.operations.expire import test_operation as expiring
 from tests.operations.expire.test_operation import FEED, Aged
 from tests.support.operations.row_ids import RacedStore
+from tests.support.operations.vacuum_cases import removed
 from tests.support.rewrites.rewritten_tables import Rewritten
 from tests.support.rewrites.table_rows import actions_of, latest
+from tests.support.tables.vacuum_tables import Folder, operations
 
 _COMMIT = re.compile(r"_delta_log/[0-9]{20}\.json")
-FULL = StorageError("no space left on the device")
+FULL = FullStoreError("no space left on the device")
 
 
 class FullStore(RacedStore):
@@ -133,3 +147,81 @@ def test_files_of_a_commit_that_may_have_succeeded_stay(
         assert unreferenced(store)
         assert is_unknown or "a vacuum will delete its new files" in caplog.text
         caplog.clear()
+
+
+@pytest.mark.parametrize("error", [FULL, StorageError("the store does not answer")])
+def test_a_vacuum_goes_on_without_its_first_commit_only_if_there_is_no_room(
+    error: StorageError,
+) -> None:
+    store = FullStore()
+    table = Folder(store)
+    table.file("dead.parquet")
+    store.error = error
+    if not isinstance(error, FullStoreError):
+        with pytest.raises(StorageError, match="does not answer"):
+            table.vacuum()
+        assert table.files() == {"dead.parquet"}
+        return
+    result = table.vacuum()
+    assert (result.status, result.deleted, table.files()) == ("vacuumed", 1, set())
+    assert (result.start_version, result.end_version) == (None, None)
+    notes = [f"VACUUM {part} is not in the log: {FULL.problem}" for part in ("START", "END")]
+    assert [note for note in result.notes if "VACUUM" in note] == notes
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, bool]]:
+    """A folder in which no byte can be written, and whether deletions change that: a full file
+    system, or any folder for processes that may write no byte.
+    """
+    is_mounted = request.param == "full"
+    if is_mounted:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
+        if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("NO MOUNT: this user cannot mount a file system")
+    try:
+        yield tmp_path, is_mounted
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("full", "verb"), [("full", "vacuum"), ("quota", "run")], indirect=["full"]
+)
+def test_a_vacuum_makes_room_on_a_disk_without_a_free_byte(
+    full: tuple[Path, bool], verb: str
+) -> None:
+    root, frees = full
+    table = Folder(root / "t", now=clock.now(), first=[protocol(), metadata()])
+    table.log(add("old.parquet"))
+    table.log(removed("old.parquet", 90))
+    table.file("old.parquet", data=bytes(100_000))
+    (root / "state").mkdir()
+    (root / "policy.yaml").write_text(
+        f"version: 1\nledger: {root}/ledger\ndefaults: {{limits: {{max_deleted_share: 1}}}}\n"
+        f"tables: [{{uri: {root}/t, checkpoint: {{max_commits: 2}}, vacuum: true}}]\n"
+    )
+    command = [sys.executable, "-m", "delta_maintenance", verb]
+    command += [str(root / "t")] if verb == "vacuum" else [str(root / "policy.yaml")]
+    command += ["--state", str(root / "state")] if verb == "run" else []
+    if frees:
+        with suppress(OSError), (root / "rest").open("wb", buffering=0) as rest:
+            for size in (4096, 1):
+                with suppress(OSError):
+                    while True:
+                        rest.write(bytes(size))
+        assert os.statvfs(root).f_bavail == 0
+    else:
+        command = ["bash", "-c", 'trap "" XFSZ; ulimit -f 0; exec "$@"', "bash", *command]
+    environment = {**os.environ, "TMPDIR": str(root / "state")}
+    ended = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert not (root / "t/old.parquet").exists(), ended.stderr
+    # Only the checkpoint, which comes first, has found no room.
+    assert ended.returncode == (verb == "run"), ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert [name for name, _ in operations(table)][3:] == (["VACUUM END"] if frees else [])
+    assert (verb == "vacuum") == ("VACUUM START is not in the log" in ended.stdout)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.errors import BusyError
+from delta_maintenance.errors import BusyError, FullStoreError
 from delta_maintenance.policies.leases import LIFE, Leases
+from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory.store import MemoryStore
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -183,3 +184,13 @@ def test_only_one_of_many_holds_the_lease() -> None:
 def _path(leases: Leases, store: MemoryStore) -> str:
     with leases.held("orders", holder="whoever"):
         return next(iter(store.list_from(""))).path
+
+
+def test_a_folder_that_cannot_be_written_holds_up_no_work(caplog: pytest.LogCaptureFixture) -> None:
+    class Full(MemoryStore):
+        def put_if_absent(self, path: str, data: bytes) -> Put:
+            raise FullStoreError("cannot write: no space left")
+
+    with Leases(Full()).held("orders", holder="first"):
+        pass
+    assert caplog.messages == ["orders is worked on without a lease: cannot write: no space left"]

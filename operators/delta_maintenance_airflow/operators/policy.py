@@ -361,7 +361,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         )
 
     def _ended(
-        self, context: Context, result: RunResult, entry: AssessmentEntry
+        self, context: Context, result: RunResult, entry: AssessmentEntry | None
     ) -> tuple[dict[str, Any], Exception | None]:
         catalog_name = catalog_name_in(result.name)
         shown = catalog_name or result.uri
@@ -420,7 +420,7 @@ def _assessed(
     """
     known = entry_of(store, entry["uri"], entry.get("name") or entry["uri"])
     assessment = _assess_one(work, entry, known)
-    saved = store.save(assessment, link=link)
+    saved = store.keep(assessment, link=link)
     return assessment, known, told_of(saved) if assessment.status == "failed" else None
 
 

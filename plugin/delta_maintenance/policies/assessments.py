@@ -9,6 +9,7 @@ table do no harm: the last one wins.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from delta_maintenance.errors import IncompleteError, InvalidRequestError
+from delta_maintenance.errors import IncompleteError, InvalidRequestError, StorageError
 from delta_maintenance.policies.acknowledgements import Acknowledgement, still_acknowledged
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
 from delta_maintenance.policies.entries import (
@@ -46,6 +47,7 @@ __all__ = ["HISTORY", "AssessmentEntry", "AssessmentStore", "PastRun", "Unreadab
 MAX_BYTES = 512 << 10
 """The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
 _TURNS = 5
+_logger = logging.getLogger(__name__)
 
 
 class AssessmentStore:
@@ -106,6 +108,16 @@ class AssessmentStore:
         )
         self._put(entry)
         return entry
+
+    def keep(
+        self, assessment: Assessment, run: RunResult | None = None, *, link: str | None = None
+    ) -> AssessmentEntry | None:
+        """Like `save`, for work that a folder on a full disk must not hold up: it is a warning."""
+        try:
+            return self.save(assessment, run, link=link)
+        except StorageError as error:
+            _logger.warning("%s: the outcome cannot be stored: %s", assessment.name, error)
+            return None
 
     def open_question(self, plan: PendingPlan) -> None:
         """Stores a plan about which a question was opened, in place of the same plan before."""

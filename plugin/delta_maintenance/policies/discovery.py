@@ -150,7 +150,7 @@ class Discovery:
         """Saves an entry for each pattern that failed, and removes those of all others."""
         failures = tuple(failed.assessment(now=now) for failed in self.unlisted)
         for failure in failures:
-            store.save(failure)
+            store.keep(failure)
         for pattern in self.listed:
             store.forget(pattern)
         return failures

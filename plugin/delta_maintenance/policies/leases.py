@@ -17,7 +17,13 @@ from datetime import datetime, timedelta
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import (
+    BusyError,
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    StorageError,
+)
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.storage.core.base import Put, Store
@@ -65,11 +71,15 @@ class Leases:
         """Holds the lease of the table at an address, by default its name, for the duration of the
         block.
 
-        Raises `BusyError`, which names the holder, if another process has the lease. If a job runs
-        on after the block, its watcher must `renew` and `release` the lease.
+        Raises `BusyError`, which names the holder, if another process has the lease. A folder that
+        cannot be written, such as one on a full disk, only costs a warning. If a job runs on after
+        the block, its watcher must `renew` and `release` the lease.
         """
         path = _file_name(uri or name)
-        self._take(path, name, holder)
+        try:
+            self._take(path, name, holder)
+        except (StorageError, CommitUnknownError) as error:
+            _log.warning("%s is worked on without a lease: %s", name, error)
         ended = threading.Event()
         renewing = threading.Thread(
             target=self._keep, args=(name, uri, holder, ended), name="lease", daemon=True

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeVar
 
-from delta_maintenance.errors import StorageAccessError, StorageError
+from delta_maintenance.errors import FullStoreError, StorageAccessError, StorageError
 
 T = TypeVar("T")
 
@@ -76,6 +76,11 @@ class RequestFailure(Exception):
     def access(self) -> bool:
         """Whether only other credentials, permissions or another address can resolve it."""
         return self.status in (301, 307, 401, 403) or self.code in self.access_codes
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for what is written."""
+        return False
 
     @property
     def archived(self) -> bool:
@@ -158,7 +163,7 @@ def storage_error(
             or "open the table at another address of its files; running again does not help",
         )
     passes = failure.unanswered or failure.conflict or failure.changed
-    return StorageError(
+    return (FullStoreError if failure.full else StorageError)(
         f"{failure.service} failed ({failure})",
         file=file,
         remedy=failure.remedy

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.errors import FullStoreError
 from delta_maintenance.policies import clones as clones_module
 from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.storage.core.base import Put
 from delta_maintenance_airflow.operators import batch_run
 from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
@@ -48,3 +50,30 @@ def test_all_others_are_assessed_and_maintained_while_stores_are_slow_or_silent(
         assert not stuck.gave_up and not stuck.released.is_set()
     finally:
         stuck.released.set()
+
+
+def test_a_folder_of_assessments_on_a_full_disk_holds_up_no_table(
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    write_fleet(tmp_path)
+    policy = str(fleet_policy(tmp_path))
+    store = AssessmentStore(str(tmp_path / "kept"))
+
+    def put(path: str, data: bytes) -> Put:
+        raise FullStoreError("cannot write: no space left")
+
+    monkeypatch.setattr(store.store, "put", put)
+    monkeypatch.setattr(store.store, "put_if_absent", put)
+    for module in (policy_operators, batch_run):
+        monkeypatch.setattr(module, "assessment_store", lambda: store)
+    monkeypatch.setattr("delta_maintenance_airflow.policy_work.assessment_store", lambda: store)
+    tables = [{"name": name, "uri": str(tmp_path / name)} for name in ("t00", "t01")]
+    assess = DeltaAssessOperator(task_id="assess", tables=tables, policy=policy)
+    rows = assess.execute(task_context)
+    run = DeltaPolicyBatchOperator(task_id="run", tables=rows, policy=policy)
+    assert [row["status"] for row in run.execute(task_context)] == ["done", "done"]
+    for line in ("t00: the outcome cannot be stored", "t00 is worked on without a lease"):
+        assert line in caplog.text

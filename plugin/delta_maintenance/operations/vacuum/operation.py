@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError, FullStoreError, RefusedError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.clones import Clone, CloneWatch
@@ -159,11 +159,7 @@ class _VacuumRun:
                 remedy="check the dry run, then give --allow-large-delete (allow_large_delete)",
             )
         require_same_clock(self.store, self.now, new_id=self.new_id, planned_at=planned.planned_at)
-        start = self._log(
-            "VACUUM START",
-            parameters=self._retention(),
-            metrics={"numFilesToDelete": planned.files, "sizeOfDataToDelete": planned.bytes},
-        )
+        start = self._start()
         finished = False
         try:
             finished = self._delete()
@@ -229,6 +225,19 @@ class _VacuumRun:
         if isinstance(outcome, Conflicted):
             raise outcome.as_error(self.planned.table)
         return outcome.version
+
+    def _start(self) -> int | None:
+        """Makes the opening commit. It only informs, so a vacuum makes room without it."""
+        planned = self.planned
+        try:
+            return self._log(
+                "VACUUM START",
+                parameters=self._retention(),
+                metrics={"numFilesToDelete": planned.files, "sizeOfDataToDelete": planned.bytes},
+            )
+        except FullStoreError as error:
+            self.notes.append(f"VACUUM START is not in the log: {error.problem}")
+            return None
 
     def _end(self, finished: bool) -> int | None:
         """Makes the closing commit, whose failure must not hide the first error."""

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from delta_maintenance.errors import StorageError
+from delta_maintenance.errors import FullStoreError, StorageError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -90,13 +90,16 @@ class _Sink(io.FileIO):
             size = super().write(data)
             self._written(size)
         except OSError as error:
-            full = error.errno in _FULL
-            raise StorageError(
-                f"cannot write: {error.strerror}",
-                file=self._path,
-                remedy=f"{'make room' if full else 'repair the file system'} and run again",
-            ) from error
+            raise write_error(error, self._path) from error
         return size
 
 
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def write_error(error: OSError, path: str) -> StorageError:
+    """Returns the error to raise if a file of this path cannot be written."""
+    problem = f"cannot write: {error.strerror}"
+    if error.errno in FULL:
+        return FullStoreError(problem, file=path, remedy="make room and run again")
+    return StorageError(problem, file=path, remedy="repair the file system and run again")

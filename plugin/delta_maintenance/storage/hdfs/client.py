@@ -48,6 +48,10 @@ class HdfsFailure(RequestFailure):
         return self.status == 401 or (named and self.status in (301, 302, 307, 403, 404))
 
     @property
+    def full(self) -> bool:
+        return self.code.endswith("QuotaExceededException")
+
+    @property
     def remedy(self) -> str | None:
         text = str(self)
         if "libgssapi" in text:

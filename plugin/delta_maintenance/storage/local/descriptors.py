@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from delta_maintenance.errors import StorageAccessError, StorageError
+from delta_maintenance.storage.core.streams import FULL, write_error
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -26,6 +27,8 @@ def storage_error(error: OSError, path: str) -> StorageError:
             file=path,
             remedy="grant this user access to the file and its directory",
         )
+    if error.errno in FULL:
+        return write_error(error, path)
     return StorageError(reason(error), file=path, remedy="repair the file system and run again")
 
 
