@@ -149,7 +149,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         }
 
     def _ended(
-        self, context: Context, result: RunResult, entry: AssessmentEntry
+        self, context: Context, result: RunResult, entry: AssessmentEntry | None
     ) -> tuple[dict[str, Any], Exception | None]:
         result_facts, failure = super()._ended(context, result, entry)
         if failure is not None or not self.plans or not result.outcomes:
