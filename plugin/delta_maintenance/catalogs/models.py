@@ -42,6 +42,8 @@ class CatalogTable:
     comment: str | None = None
     catalog_managed: bool = False
     """Whether commits go through the catalog: the table feature `catalogManaged`."""
+    is_shallow_clone: bool = False
+    """Whether the catalog says that the table needs data files of another one."""
     vends_credentials: bool = False
     """Whether `Catalog.credentials` can return credentials for the table."""
     properties: Mapping[str, str] = field(default_factory=dict)

@@ -5,8 +5,8 @@ for absolute paths, and the folders of these paths are remembered between runs. 
 decides which clones a vacuum reads. The vacuum itself reads the files that they need.
 
 A table that cannot be read is a clone if a readable file of its log, or an earlier run, shows a
-folder of the vacuumed table. Otherwise it does not hold up the others, and neither does one whose
-store is slow: it is waited for once.
+folder of the vacuumed table, or if its catalog calls it one. Otherwise it does not hold up the
+others, and neither does one whose store is slow: it is waited for once.
 """
 
 from __future__ import annotations
@@ -155,9 +155,19 @@ class PolicyClones:
                         continue
                     if not is_former and not references.is_whole:
                         unexamined[f"the table {uri}"] = str(references.problem)
+                # Text alone does not show what a damaged commit has lost.
+                was_opened = references.problem is None or references.commit is not None
                 if refers_to(references, roots):
                     clones.append(uri)
                     unexamined.pop(f"the table {uri}", None)
+                elif not (was_opened or is_former) and self._tables[uri].is_shallow_clone:
+                    raise RefusedError(
+                        f"its catalog calls the table {uri} a shallow clone, perhaps of this one, "
+                        f"and it cannot be examined: {references.problem}",
+                        table=table.uri,
+                        remedy="repair it, or set clones: {unreadable: ignore} in the policy, for "
+                        "this table or in the defaults, if it needs no file of this one",
+                    )
             if unreadable != "ignore":
                 self._require_known(unexamined, table.uri, all_of_them=unreadable == "block")
             return tuple(clones)

@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from delta_maintenance import clock
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.cli.main import main
 from delta_maintenance.policies.discovery import discover
+from delta_maintenance.testing.actions import add as delta_add
+from delta_maintenance.testing.actions import metadata, protocol
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import CatalogServer, Entry
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
 from tests.support.catalogs.names import AWKWARD
 from tests.support.catalogs.unity_server import UnityServer
+from tests.support.operations.vacuum_cases import removed
 from tests.support.servers.loopback import Reply, Request
+from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = pytest.mark.server
 
@@ -263,3 +268,54 @@ def test_a_table_that_the_catalog_does_not_have_keeps_no_other_from_its_vacuum(
         add(servers[kind], tmp_path / kind, "orders")
     assert main(["orphans", str(config), "--under", str(tmp_path)]) == 0
     capsys.readouterr()
+
+
+def test_a_table_that_its_catalog_calls_a_clone_stops_vacuums_until_it_was_read(
+    config: Path,
+    servers: dict[str, CatalogServer],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = yaml.safe_load(config.read_text())
+    document["defaults"] = {"vacuum": True, "limits": {"max_deleted_share": 1}}
+
+    def problem_of_orders(case: str, kind: str, *, read_before: bool = False) -> str | None:
+        config.write_text(yaml.safe_dump(document))
+        tables = {}
+        for name in ("orders", "copy"):
+            folder = tmp_path / case / name
+            tables[name] = Folder(folder, now=clock.now(), first=[protocol(), metadata()])
+            tables[name].log(delta_add("x.parquet"))
+            tables[name].log(removed("x.parquet", 90))
+            entry = Entry(location=f"file://{folder}", type=kind if name == "copy" else "EXTERNAL")
+            servers["unity"].add("prod", "sales", name, entry=entry)
+        command = ["run", str(config), "--json", "--state", str(tmp_path / case / "state")]
+        if read_before:
+            main(command)
+            for outcome in (tmp_path / case / "state").glob("*.json"):
+                outcome.unlink()
+        log = tmp_path / case / "copy/_delta_log"
+        if case == "truncated":
+            (log / f"{1:020}.json").write_bytes(b'{"add":')
+        elif read_before:
+            log.rename(tmp_path / case / "elsewhere")
+            log.symlink_to(tmp_path / case / "elsewhere")
+        else:
+            (log / f"{1:020}.json").unlink()
+        tables["orders"].file("x.parquet")
+        capsys.readouterr()
+        main(command)
+        results = {each["name"]: each for each in json.loads(capsys.readouterr().out)}
+        problem = results["uc://prod.sales.orders"]["problem"]
+        assert (tmp_path / case / "orders/x.parquet").exists() == (problem is not None)
+        return None if problem is None else str(problem)
+
+    for case in ("missing", "truncated"):
+        kind = "MANAGED_SHALLOW_CLONE" if case == "missing" else "EXTERNAL_SHALLOW_CLONE"
+        refused = problem_of_orders(case, kind)
+        assert refused is not None and "calls the table" in refused
+        assert "set clones: {unreadable: ignore}" in refused
+    assert problem_of_orders("ordinary", "EXTERNAL") is None
+    assert problem_of_orders("read before", kind, read_before=True) is None
+    document["defaults"]["clones"] = {"unreadable": "ignore"}
+    assert problem_of_orders("ignored", kind) is None

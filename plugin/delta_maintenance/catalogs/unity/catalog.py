@@ -199,6 +199,8 @@ class UnityCatalog(Catalog):
             owner=text(entry.get("owner")),
             comment=text(entry.get("comment")),
             catalog_managed=any(key in properties for key in _MANAGED),
+            # Only Databricks has these types.
+            is_shallow_clone=str(entry.get("table_type")).endswith("_SHALLOW_CLONE"),
             vends_credentials=self._vends and table_id is not None,
             properties=properties,
             # Only Databricks has metastores, and tags.

@@ -156,6 +156,8 @@ class PolicyTable(PolicyModel):
     tags: tuple[str, ...] = ()
     comment: str | None = None
     """The comment in the catalog."""
+    is_shallow_clone: bool = False
+    """Whether the catalog says so; others tell nothing of it."""
     rules_from: tuple[str, ...] = ()
     """The parts of the policy that contributed rules beyond the defaults, the weakest first."""
     rules: Rules
@@ -301,6 +303,7 @@ class Policy(PolicyModel):
                 "owner": made.owner if made.owner is not None else table.owner,
                 "tags": made.tags or tags,
                 "comment": table.comment,
+                "is_shallow_clone": table.is_shallow_clone,
                 "rules": made.rules.model_copy(update={"storage": storage}),
             }
         )
