@@ -209,6 +209,11 @@ class StoreContract:
         store.put("hint", b"a longer first text")
         store.put("hint", b"short")
         assert store.read("hint") == b"short"
+        for data in (bytes(range(251)) * 12_000, b"", b"last"):
+            source = io.BytesIO(data)
+            source.seek(0, io.SEEK_END)
+            store.put_from("hint", source)
+            assert store.read("hint") == data
 
     # Streaming.
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -125,6 +126,8 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     with pytest.raises(FileExistsError), store.create("x") as file:
         file.write(data[::-1])
     assert store.read("x") == data
+    store.put_from("x", io.BytesIO(data[1:]))
+    assert store.read("x") == data[1:]
     store.close()
 
 

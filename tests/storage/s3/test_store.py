@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import pickle
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -93,6 +94,8 @@ def test_a_large_stream_goes_up_in_parts_and_appears_at_once(
     assert any(
         request.startswith("DELETE") and "uploadId" in request for request in s3_server.requests
     )
+    store.put_from("x", io.BytesIO(data[1:]))
+    assert store.read("x") == data[1:]
     store.close()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,11 +21,13 @@ from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.commit.manifests import MANIFESTS, write_manifests
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
+from delta_maintenance.table.read import log_file, log_reader
 from delta_maintenance.testing.actions import (
     Action,
     add,
@@ -300,6 +305,44 @@ def test_a_store_of_objects_and_an_empty_table(s3_server: S3Server) -> None:
         for page in table.store.list_tree():
             table.store.delete_many(page["path"].to_pylist())
         table.store.close()
+
+
+@pytest.mark.parametrize("columns", [(), ("p",)], ids=["whole", "partitioned"])
+def test_writing_takes_the_memory_of_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(log_reader, "_NARROW_BATCH_BYTES", 1 << 16)
+    monkeypatch.setattr(log_file, "_READ_AHEAD_BYTES", 1 << 16)
+    table = Manifested(LocalStore(str(tmp_path)), columns=columns)
+    for version in range(50):
+        names = [f"{version}-{number}-{'x' * 900}" for number in range(100)]
+        table.builder.commit([table.add(name, *("1" for _ in columns)) for name in names])
+    opened = table.builder.open().snapshot()
+    scan = {"add": ("path", "deletionVector", "partitionValues"), "remove": ()}
+
+    def read() -> None:
+        assert sum(batch.adds.num_rows for batch in opened.log.scan(fields=scan)) == 5000
+
+    read()
+    peak_of_scan, peak = peak_of(read), peak_of(lambda: write_manifests(opened))
+    [manifest] = tmp_path.joinpath(MANIFESTS).rglob("manifest")
+    assert peak < peak_of_scan + manifest.stat().st_size / 4
+    table.root = f"file:{tmp_path}/"
+    assert manifests_in(table.store) == table.expected()
+
+
+def peak_of(work: Callable[[], Any]) -> int:
+    """The bytes of Python and Arrow that some work holds at most."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1] + pool.max_memory()
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)
 
 
 class Addressed(MemoryStore):

@@ -43,8 +43,10 @@ class AzurePut(ConditionalPut):
     def is_trusted(self, key: str) -> bool:
         return self._client.is_azure
 
-    def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
-        headers = {"If-None-Match": "*", _PUT_ID: put_id}
+    def stage(
+        self, key: str, source: BinaryIO, size: int, put_id: str, *, replaces: bool = False
+    ) -> Callable[[], object]:
+        headers = {_PUT_ID: put_id, **({} if replaces else {"If-None-Match": "*"})}
         if size <= self.multipart_size:
             return partial(
                 self._client.send, "PUT", key, headers=BLOCK_BLOB | headers, body=source.read()

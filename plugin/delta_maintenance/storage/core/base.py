@@ -103,6 +103,13 @@ class Store(ABC):
     def put(self, path: str, data: bytes) -> None:
         """Writes the whole file and replaces an existing one. For hints and manifests only."""
 
+    def put_from(self, path: str, source: BinaryIO) -> None:
+        """Like `put`, with the bytes of a seekable local file. Stores that can do not hold them all
+        in memory.
+        """
+        source.seek(0)
+        self.put(path, source.read())
+
     @abstractmethod
     def create(self, path: str) -> AbstractContextManager[BinaryIO]:
         """Creates a file and returns a stream that writes it and can read it back.

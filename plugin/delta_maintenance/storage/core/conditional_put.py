@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, RefusedError
-from delta_maintenance.rest.failure import PAUSES, RequestFailure, storage_error
+from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently, storage_error
 from delta_maintenance.storage.core.base import Put
 
 
@@ -67,6 +67,18 @@ class ConditionalPut(ABC):
         finally:
             self.discard(key, put_id)
 
+    def replace(self, key: str, source: BinaryIO, size: int) -> None:
+        """Writes one object from the seekable `source`, in parts, and replaces an existing one.
+
+        `RequestFailure` if that fails.
+        """
+
+        def upload() -> None:
+            source.seek(0)
+            self.stage(key, source, size, self._new_id(), replaces=True)()
+
+        patiently(upload, self._sleep)
+
     def _put(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
         ambiguity: str | None = None
         for pause in (*PAUSES, None):
@@ -105,8 +117,13 @@ class ConditionalPut(ABC):
         raise self._error(cause) from cause
 
     @abstractmethod
-    def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
-        """Prepares the put. Returns the request that publishes the object, without sending it."""
+    def stage(
+        self, key: str, source: BinaryIO, size: int, put_id: str, *, replaces: bool = False
+    ) -> Callable[[], object]:
+        """Prepares the put. Returns the request that publishes the object, without sending it.
+
+        The request has no condition if the object `replaces` an existing one.
+        """
 
     @abstractmethod
     def creation(self, key: str, put_id: str) -> Creation:

@@ -173,6 +173,16 @@ class ObjectStore(Store):
         except RequestFailure as failure:
             self._fail(failure, path, "write")
 
+    def put_from(self, path: str, source: BinaryIO) -> None:
+        size = source.seek(0, io.SEEK_END)
+        if size <= self._creator.multipart_size:
+            super().put_from(path, source)
+            return
+        try:
+            self._creator.replace(self._key(path), source, size)
+        except RequestFailure as failure:
+            self._fail(failure, path, "write")
+
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
         check_path(path)

@@ -51,20 +51,23 @@ class GCSPut(ConditionalPut):
             )
         return True
 
-    def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
+    def stage(
+        self, key: str, source: BinaryIO, size: int, put_id: str, *, replaces: bool = False
+    ) -> Callable[[], object]:
+        condition = {} if replaces else {"ifGenerationMatch": 0}
         description: dict[str, object] = {
             "name": key,
             "contentType": OBJECT,
             "metadata": {_PUT_ID: put_id},
         }
         if size > self.multipart_size:
-            return self._stage_parts(key, description, source, size)
+            return self._stage_parts(key, description, source, size, condition)
         body, content_type = _related(description, source.read(), put_id)
         return partial(
             self._client.send,
             "POST",
             self._upload_path,
-            query={"uploadType": "multipart", "ifGenerationMatch": 0, "fields": "name"},
+            query={"uploadType": "multipart", **condition, "fields": "name"},
             headers={"Content-Type": content_type},
             body=body,
             key=key,
@@ -97,13 +100,18 @@ class GCSPut(ConditionalPut):
         self._client.call("DELETE", self._client.object_path(key))
 
     def _stage_parts(
-        self, key: str, description: dict[str, object], source: BinaryIO, size: int
+        self,
+        key: str,
+        description: dict[str, object],
+        source: BinaryIO,
+        size: int,
+        condition: dict[str, int],
     ) -> Callable[[], object]:
         """Uploads all parts except the last one, which creates the object."""
         session = self._client.call(
             "POST",
             self._upload_path,
-            query={"uploadType": "resumable", "ifGenerationMatch": 0},
+            query={"uploadType": "resumable", **condition},
             headers={"Content-Type": "application/json", "X-Upload-Content-Type": OBJECT},
             body=json.dumps(description).encode(),
             key=key,

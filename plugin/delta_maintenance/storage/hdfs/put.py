@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -53,7 +52,9 @@ class HdfsPut(ConditionalPut):
             status=501, code="NoRenameOptions", detail="a gateway answers for the name node"
         )
 
-    def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
+    def stage(
+        self, key: str, source: BinaryIO, size: int, put_id: str, *, replaces: bool = False
+    ) -> Callable[[], object]:
         # Staged only once, so that a delayed rename request still finds its file.
         staged = self._staged.setdefault(put_id, _Staged())
         if not staged.tag:
@@ -82,11 +83,10 @@ class HdfsPut(ConditionalPut):
         if staged is not None:
             self._discard(staged)
 
-    def replace(self, key: str, data: bytes) -> None:
-        """Writes a complete file and replaces an existing one. `HdfsFailure` if that fails."""
+    def replace(self, key: str, source: BinaryIO, size: int) -> None:
         staged = _Staged()
         try:
-            self._upload(key, io.BytesIO(data), len(data), staged)
+            self._upload(key, source, size, staged)
             rename = partial(self._client.rename, staged.names[-1], key, replace=True)
             try:
                 patiently(rename, self._client.sleep, self._client.pauses)

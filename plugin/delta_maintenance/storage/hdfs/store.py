@@ -76,9 +76,12 @@ class HdfsStore(DirectoryStore):
         return self._put_new(path, io.BytesIO(data), len(data))
 
     def put(self, path: str, data: bytes) -> None:
+        self.put_from(path, io.BytesIO(data))
+
+    def put_from(self, path: str, source: BinaryIO) -> None:
         key = self._key(path)
         try:
-            self._creator.replace(key, data)
+            self._creator.replace(key, source, source.seek(0, io.SEEK_END))
         except RequestFailure as failure:
             self._fail(failure, path, "write")
 

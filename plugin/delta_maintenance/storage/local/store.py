@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -103,9 +105,13 @@ class LocalStore(Store):
             return self._link(temporary)
 
     def put(self, path: str, data: bytes) -> None:
+        self.put_from(path, io.BytesIO(data))
+
+    def put_from(self, path: str, source: BinaryIO) -> None:
+        source.seek(0)
         with self._translated(path), self._temporary(path) as temporary:
             with temporary.writer() as file:
-                file.write(data)
+                shutil.copyfileobj(source, file, 1 << 20)
             temporary.sync()
             temporary.drop_checksum()
             os.replace(

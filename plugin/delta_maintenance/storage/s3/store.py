@@ -45,9 +45,12 @@ class S3Put(ConditionalPut):
     def is_trusted(self, key: str) -> bool:
         return self._client.is_aws
 
-    def stage(self, key: str, source: BinaryIO, size: int, put_id: str) -> Callable[[], object]:
+    def stage(
+        self, key: str, source: BinaryIO, size: int, put_id: str, *, replaces: bool = False
+    ) -> Callable[[], object]:
         target = {"Bucket": self._bucket, "Key": key}
         metadata = {_PUT_ID: put_id}
+        condition = {} if replaces else {"IfNoneMatch": "*"}
         if size <= self.multipart_size:
             return partial(
                 self._client.send,
@@ -55,7 +58,7 @@ class S3Put(ConditionalPut):
                 **target,
                 Body=source.read(),
                 Metadata=metadata,
-                IfNoneMatch="*",
+                **condition,
             )
         upload = self._client.call("create_multipart_upload", **target, Metadata=metadata)
         target["UploadId"] = upload["UploadId"]
@@ -65,7 +68,7 @@ class S3Put(ConditionalPut):
             for number, body in enumerate(iter(partial(source.read, part_size), b""), start=1):
                 part = self._client.call("upload_part", **target, PartNumber=number, Body=body)
                 parts.append({"PartNumber": number, "ETag": part["ETag"]})
-        return partial(self._complete, target, parts)
+        return partial(self._complete, target, parts, condition)
 
     def creation(self, key: str, put_id: str) -> Creation:
         head = self._client.call("head_object", Bucket=self._bucket, Key=key)
@@ -85,13 +88,15 @@ class S3Put(ConditionalPut):
     def delete_probe(self, key: str) -> None:
         self._client.call("delete_object", Bucket=self._bucket, Key=key)
 
-    def _complete(self, target: dict[str, str], parts: list[dict[str, Any]]) -> None:
+    def _complete(
+        self, target: dict[str, str], parts: list[dict[str, Any]], condition: dict[str, str]
+    ) -> None:
         with self._aborting(target):
             self._client.send(
                 "complete_multipart_upload",
                 **target,
                 MultipartUpload={"Parts": parts},
-                IfNoneMatch="*",
+                **condition,
             )
 
     @contextmanager

@@ -8,13 +8,15 @@ commit to a table with `delta.compatibility.symlinkFormatManifest.enabled`, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.clock import new_id
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.actions.paths import below_root, decoded, locations_below
@@ -22,6 +24,7 @@ from delta_maintenance.protocol.commit.build import BuiltCommit
 from delta_maintenance.protocol.data_files.names import hive_folder
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.schema.types import column_mapping_mode
+from delta_maintenance.scratch import scratch_folder, scratch_writes
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import EntryKind, directories_of
 from delta_maintenance.table.commit.concurrent_commits import advance
@@ -85,38 +88,46 @@ def update_manifests(snapshot: Snapshot, commit: BuiltCommit, metadata: Metadata
 def write_manifests(snapshot: Snapshot, folders: pa.Array | None = None) -> int:
     """Writes the manifests in some folders, and deletes those of folders without live files.
 
-    Without `folders`, and if there is no manifest yet, all of them. Returns their number. Raises
-    `RefusedError` for a table with column mapping, and for live files with deletion vectors, which
-    a reader of manifests would ignore; then the manifests of the other partitions are written.
+    Without `folders`, and if there is no manifest yet, all of them. Returns their number. In memory
+    are a scan of the log, one batch of lines, and the names of the folders; the other lines are in
+    temporary files. Raises `RefusedError` for a table with column mapping, and for live files with
+    deletion vectors, which a reader of manifests would ignore; then the manifests of the other
+    partitions are written.
     """
     store = snapshot.log.store
     require_readable(snapshot)
     sample = _first_line(store, folders)
     if sample is None:
         folders = None
-    entries = live_entries(snapshot, folders)
-    unwritable = pc.unique(entries["folder"].filter(entries["has_vector"]))
-    needed = pc.unique(entries["folder"])
-    if not snapshot.metadata.partition_columns:
-        needed = pa.array([""])
-    writable = needed.filter(pc.invert(pc.is_in(needed, value_set=unwritable)))
-    contents = _contents(entries, writable, root=_root_in(sample, store))
-    for _ in in_parallel(
-        lambda made: store.put(manifest_path(made[0]), made[1]), contents, threads=_THREADS
-    ):
-        pass
+    root = _root_in(sample, store)
+    with scratch_folder() as scratch:
+        texts, unwritable = snapshot.avoiding_damage(
+            lambda sound: _spill(_live_batches(sound, folders), scratch, root=root)
+        )
+        if not snapshot.metadata.partition_columns:
+            texts.setdefault("", _empty_file(scratch))
+        needed = pa.array(list(texts), pa.string())
+        for folder in unwritable:
+            del texts[folder]
+
+        def write(folder: str) -> None:
+            with texts[folder].open("rb") as text:
+                store.put_from(manifest_path(folder), text)
+
+        for _ in in_parallel(write, texts, threads=_THREADS):
+            pass
     if folders is None:
         paths = stored_manifests(store)
         folders = _folders_of(paths.filter(pc.match_substring_regex(paths, f"(^|/){_NAME}$")))
     _delete_manifests(store, folders.filter(pc.invert(pc.is_in(folders, value_set=needed))))
-    if len(unwritable):
+    if unwritable:
         raise RefusedError(
             f"symlink manifests of {len(unwritable)} partitions are not written, because readers "
             "of manifests ignore the deletion vectors of their files",
-            file=manifest_path(unwritable[0].as_py()),
+            file=manifest_path(min(unwritable)),
             remedy=PURGE,
         )
-    return len(writable)
+    return len(texts)
 
 
 def require_readable(snapshot: Snapshot) -> None:
@@ -128,20 +139,22 @@ def require_readable(snapshot: Snapshot) -> None:
         )
 
 
-def live_entries(snapshot: Snapshot, folders: pa.Array | None = None) -> pa.Table:
-    """Returns the live files of a version (`LIVE_ENTRIES`), in these folders or in all."""
+def live_entries(snapshot: Snapshot) -> pa.Table:
+    """Returns the live files of a version (`LIVE_ENTRIES`)."""
+    return snapshot.avoiding_damage(
+        lambda sound: pa.concat_tables([LIVE_ENTRIES.empty_table(), *_live_batches(sound)])
+    )
+
+
+def _live_batches(snapshot: Snapshot, folders: pa.Array | None = None) -> Iterator[pa.Table]:
+    """Yields the live files (`LIVE_ENTRIES`) in these folders or in all."""
     columns, roots = snapshot.log.physical_partition_columns, snapshot.log.store.addresses
-
-    def read(sound: Snapshot) -> pa.Table:
-        batches = [LIVE_ENTRIES.empty_table()]
-        for batch in sound.log.scan(fields=_FIELDS):
-            adds = batch.adds.append_column("folder", _partition_folders(batch.adds, columns))
-            if folders is not None:
-                adds = adds.filter(pc.is_in(adds["folder"], value_set=folders))
-            batches.append(_entries(adds, roots))
-        return pa.concat_tables(batches)
-
-    return snapshot.avoiding_damage(read)
+    for batch in snapshot.log.scan(fields=_FIELDS):
+        adds = batch.adds.append_column("folder", _partition_folders(batch.adds, columns))
+        if folders is not None:
+            adds = adds.filter(pc.is_in(adds["folder"], value_set=folders))
+        if adds.num_rows:
+            yield _entries(adds, roots)
 
 
 def stored_entries(store: Store) -> pa.Table:
@@ -260,22 +273,38 @@ def _root_in(line: str | None, store: Store) -> str:
     return f"file:{address.path}/" if address.is_local else f"{address}/"
 
 
-def _contents(entries: pa.Table, folders: pa.Array, *, root: str) -> Iterator[tuple[str, bytes]]:
-    """Yields the contents of the manifest of each folder, with its files in order."""
-    chosen = entries.filter(pc.is_in(entries["folder"], value_set=folders))
-    chosen = chosen.sort_by([("folder", "ascending"), ("file", "ascending")])
-    starts = pc.if_else(chosen["is_outside"], b"", root.encode()).cast(pa.large_binary())
+def _spill(
+    batches: Iterable[pa.Table], scratch: Path, *, root: str
+) -> tuple[dict[str, Path], set[str]]:
+    """Writes the lines of each folder to a file of its own.
+
+    Returns the files by folder, and the folders with deletion vectors.
+    """
     end, separator = pa.array([b"\n", b""], pa.large_binary())
-    lines = pc.binary_join_element_wise(starts, chosen["file"], end, separator).combine_chunks()
-    _, offsets, data = lines.buffers()
-    ends = np.frombuffer(offsets, np.int64)
-    rows = pc.value_counts(chosen["folder"]).to_pylist()
-    counts = {row["values"]: row["counts"] for row in rows}
-    first = 0
-    for folder in sorted(folders.to_pylist(), key=lambda name: name.encode()):
-        last = first + counts.get(folder, 0)
-        yield folder, bytes(memoryview(data)[ends[first] : ends[last]]) if last > first else b""
-        first = last
+    texts: dict[str, Path] = {}
+    unwritable: set[str] = set()
+    for batch in batches:
+        unwritable.update(pc.unique(batch["folder"].filter(batch["has_vector"])).to_pylist())
+        batch = batch.sort_by("folder")
+        starts = pc.if_else(batch["is_outside"], b"", root.encode()).cast(pa.large_binary())
+        lines = pc.binary_join_element_wise(starts, batch["file"], end, separator)
+        _, offsets, data = lines.combine_chunks().buffers()
+        ends, first = np.frombuffer(offsets, np.int64), 0
+        runs = pc.run_end_encode(batch["folder"].combine_chunks())
+        for folder, last in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+            if folder not in texts:
+                texts[folder] = _empty_file(scratch)
+            with scratch_writes(texts[folder]), texts[folder].open("ab") as text:
+                text.write(memoryview(data)[ends[first] : ends[last]])
+            first = last
+    return texts, unwritable
+
+
+def _empty_file(scratch: Path) -> Path:
+    path = scratch / new_id()
+    with scratch_writes(path):
+        path.touch()
+    return path
 
 
 def _delete_manifests(store: Store, folders: pa.Array) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import threading
@@ -312,6 +313,11 @@ def test_a_large_stream_survives_a_fault_of_its_last_request(
         file.write(data)
     assert faults.injected == 1
     assert store.read("x") == data
+    # What replaces it needs no condition, so it is sent again as a whole.
+    faults.on("POST uploadId", fault)
+    store.put_from("x", io.BytesIO(data[::-1]))
+    assert faults.injected == 2
+    assert store.read("x") == data[::-1]
 
 
 def test_a_large_stream_with_failed_parts_is_aborted_without_a_file(
