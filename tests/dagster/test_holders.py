@@ -21,10 +21,14 @@ from delta_maintenance_dagster import (
     DeltaTableEntry,
     build_maintenance_asset,
 )
+from delta_maintenance_dagster.maintenance import MaintenanceConfig
 from delta_maintenance_dagster.resources import Reference
+from tests.support.operations.held_tables import ODD, HeldTable, option_cases, some_cases
 from tests.support.operations.vacuum_cases import removed
+from tests.support.suite.play import some
 from tests.support.tables.vacuum_tables import Folder
 
+FIELDS = tuple(MaintenanceConfig.model_fields)
 KEY = dg.AssetKey(["lake", "events"])
 
 
@@ -143,3 +147,34 @@ def test_no_option_of_the_launchpad_takes_what_the_policy_keeps(
     )
     assert result.success is (holders in ("", {}, {"keep": []}))
     assert events.files() == {"x.parquet", "y.parquet"}
+
+
+def test_no_option_of_the_launchpad_weakens_what_the_policy_holds(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    held = HeldTable(tmp_path, now=clock.now(), in_log=True)
+    policy = Policy.from_json({"version": 1, "tables": [held.entry]})
+    asset = build_maintenance_asset(
+        DeltaTable(policy=policy.named_tables[0], key=KEY, among=policy),
+        storage=Reference(DeltaStorageResource()),
+        spark=Reference(DeltaSparkResource()),
+        retry_policy=dg.RetryPolicy(max_retries=0),
+    )
+    job = dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(asset))
+    upkeep = dg.Definitions(assets=[asset], jobs=[job]).resolve_job_def("upkeep")
+    configs: list[dict[str, Any]] = [
+        {"operation": operation, "options": options}
+        for operation, options in some_cases(option_cases(), 8)
+    ]
+    configs += [{"operation": "vacuum", name: value} for name in FIELDS for value in some(ODD, 2)]
+    for config in configs:
+        held.play(
+            config,
+            lambda config=config: (
+                upkeep.execute_in_process(
+                    instance=instance,
+                    run_config={"ops": {asset.op.name: {"config": config}}},
+                    raise_on_error=False,
+                ).success
+            ),
+        )

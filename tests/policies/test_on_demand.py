@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -439,3 +440,18 @@ def test_an_approval_to_repair_holds_for_a_table_that_cannot_be_read(
     result = run(damaged, "fsck", {"repair": True}, approved=approved)
     assert "of corruption" in str(result.problem), "it ran, and was not refused for its plan"
     assert only(result).result is not None
+
+
+def test_rows_expire_on_a_table_whose_policy_says_nothing_of_it(clock: Clock) -> None:
+    column = {"name": "at", "type": "timestamp", "nullable": True, "metadata": {}}
+    schema = {"type": "struct", "fields": [column]}
+    builder = TableBuilder()
+    builder.commit([protocol(), metadata(schemaString=json.dumps(schema))])
+    stats = {"numRecords": 1, "nullCount": {"at": 0}}
+    stats |= dict.fromkeys(("minValues", "maxValues"), {"at": "2020-01-01T00:00:00.000Z"})
+    builder.commit([add("old.parquet", stats=json.dumps(stats))])
+    options = {"column": "at", "older_than": "30 days"}
+    assert only(run(builder, "expire", options, now=clock)).status == "done"
+    assert not builder.open().snapshot().num_files
+    # Its rule has no defaults: what the request lacks is missing.
+    assert "lacks the option column" in only(run(builder, "expire", now=clock)).reason

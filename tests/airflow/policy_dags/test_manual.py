@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,20 @@ from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.health_page.option_fields import read_answer
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.spark.submission import SparkSubmission
+from tests.support.operations.held_tables import (
+    DELETING,
+    ODD,
+    HeldTable,
+    flag_names,
+    option_cases,
+    some_cases,
+)
 from tests.support.operations.vacuum_cases import removed
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
@@ -350,3 +361,70 @@ def test_no_option_of_a_manual_run_takes_what_the_policy_keeps(
         set() if allowed and operation == "vacuum" else {"orphan.parquet"}
     )
     assert f"{1:020}.json" in table.names()
+
+
+@pytest.fixture
+def held(policy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HeldTable:
+    """A table of the policy whose files have holders, where every option is allowed."""
+
+    def refuse_job(*_: Any, **__: Any) -> None:
+        raise AirflowFailException("no job")
+
+    monkeypatch.setattr(SparkSubmission, "run", refuse_job)
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ANY_ADDRESS", "True")
+    held = HeldTable(tmp_path, now=clock.now(), in_log=True)
+    policy(held.entry)
+    return held
+
+
+def plan_and_run(
+    held: HeldTable, context: dict[str, Any], operation: str, options: Any
+) -> dict[str, Any]:
+    """Plays the tasks of the Dag that may shorten a retention, with an approval."""
+    given: dict[str, Any] = {
+        "operation": operation,
+        "table": {"uri": held.uri},
+        "options": options,
+        "short_retention": True,
+    }
+    planned = DeltaManualOperator(task_id="plan", plan_only=True, **given).execute(context)
+    approval = {"chosen_options": ["Approve"]}
+    return DeltaManualOperator(task_id="run", plan=planned, approval=approval, **given).execute(
+        context
+    )
+
+
+def test_no_conf_of_a_manual_run_weakens_what_the_policy_holds(
+    held: HeldTable, task_context: dict[str, Any]
+) -> None:
+    cases = [*some_cases(option_cases(), 30), *((verb, e) for verb in DELETING for e in ODD)]
+    for operation, options in cases:
+        held.play(
+            (operation, options), partial(plan_and_run, held, task_context, operation, options)
+        )
+
+
+def test_no_answer_in_a_form_weakens_what_the_policy_holds(
+    held: HeldTable, task_context: dict[str, Any]
+) -> None:
+    for operation, fields in some_cases(option_cases(flag_names), 30):
+        answer = read_answer(registry.find(operation), fields, short_retention=True)
+        if not answer.problems:
+            held.play(
+                (operation, fields),
+                partial(plan_and_run, held, task_context, operation, answer.options),
+            )
+
+
+def test_no_option_of_an_operator_weakens_what_its_other_options_and_the_log_hold(
+    held: HeldTable, task_context: dict[str, Any]
+) -> None:
+    for operation, options in some_cases(option_cases(), 30):
+        name = f"Delta{''.join(map(str.title, operation.split('-')))}Operator"
+        given = {**held.holders_of(operation), **options}
+
+        def execute(name: str = name, given: dict[str, Any] = given) -> Any:
+            operator = getattr(operators, name)(task_id="t", table_uri=held.uri, options=given)
+            return operator.execute(task_context)
+
+        held.play((operation, options), execute)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from delta_maintenance import clock
+from delta_maintenance import DeltaTable, clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.operations.clean_log import CleanLogOptions
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.holds.options import Holders, KeptVersion
-from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
@@ -26,46 +26,19 @@ from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import open_table
 from delta_maintenance.testing.actions import add
-from tests.operations.holds.test_readers import replaced
+from tests.support.operations.held_tables import (
+    FLAGS,
+    HELD,
+    HeldTable,
+    command_lines,
+    flag_names,
+    option_cases,
+    promised,
+    some_cases,
+)
 from tests.support.operations.vacuum_cases import removed
 from tests.support.suite.play import some
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
-
-HELD = {"1.parquet", "2.parquet", "3.parquet", "4.parquet"}
-"""By a kept version, a clone, and a reader that has read up to version 3."""
-ODD: tuple[Any, ...] = (
-    *({}, [], "", None, 0, False, True, -1, "0", "false", "no", "none", "null", "P0D", "0 days"),
-    *([None], [{}], [""], {"keep": []}, {"keep": [], "readers": [], "clones": []}),
-)
-FLAGS = {"allow_short_retention": True, "no_other_writers": True}
-CASES = [
-    *(("vacuum", {field.name: value}) for field in fields(VacuumOptions) for value in ODD),
-    *(("clean-log", {field.name: value}) for field in fields(CleanLogOptions) for value in ODD),
-    *((verb, {**FLAGS, "holders": value}) for verb in ("vacuum", "clean-log") for value in ODD),
-    ("vacuum", {**FLAGS, "retention": "0 days", "foreign_files": True}),
-    ("clean-log", {**FLAGS, "log_retention": "0 days"}),
-]
-
-
-def promised(path: Path) -> tuple[Folder, PolicyTable]:
-    """A table of whose old files each is held by another holder, and one by nobody."""
-    lake = f"memory://{path.name}"
-    table = replaced(store=named_memory(f"{lake}/orders"))
-    for version in (1, 2, 4, 5):
-        table.checkpoint(version)
-    table.file("orphan.parquet", days=60)
-    clone = Folder(named_memory(f"{lake}/clone"))
-    clone.log(add(f"{lake}/orders/2.parquet"))
-    named_memory(f"{lake}/state").put("silver", b"3")
-    entry = {
-        "uri": f"{lake}/orders",
-        "keep": [{"name": "audit", "version": 1}],
-        "readers": [{"last_read": f"{lake}/state/silver", "name": "silver"}],
-        "clones": {"also": [f"{lake}/clone"]},
-        "vacuum": True,
-        "clean_log": True,
-    }
-    return table, Policy.from_json({"version": 1, "tables": [entry]}).named_tables[0]
 
 
 def on_demand(
@@ -92,14 +65,39 @@ def test_without_its_promises_these_files_would_go(tmp_path: Path) -> None:
     assert f"{4:020}.json" not in table.names()
 
 
-@pytest.mark.parametrize(("operation", "options"), some(CASES, 40), ids=str)
-def test_no_option_weakens_what_a_policy_holds(
-    operation: str, options: dict[str, Any], tmp_path: Path
+def test_no_option_weakens_what_a_policy_holds(tmp_path: Path) -> None:
+    held = HeldTable(tmp_path)
+    for operation, options in some_cases(option_cases(), 60):
+        held.play(
+            (operation, options),
+            lambda o=operation, g=options: on_demand(held.folder, held.policy_table, o, g),
+        )
+
+
+def test_no_argument_of_a_method_weakens_what_its_other_arguments_and_the_log_hold(
+    tmp_path: Path,
 ) -> None:
-    table, policy_table = promised(tmp_path)
-    outcome = on_demand(table, policy_table, operation, options).outcomes[0]
-    assert table.files() >= HELD, outcome.reason
-    assert {f"{version:020}.json" for version in range(1, 6)} <= set(table.names())
+    held = HeldTable(tmp_path, now=clock.now(), in_log=True)
+    for operation, options in some_cases(option_cases(flag_names), 30):
+        method = getattr(DeltaTable(held.uri), operation.replace("-", "_"))
+        given = {**held.holders_of(operation), **options}
+        held.play((operation, given), partial(method, **given))
+
+
+def test_no_word_of_a_command_line_weakens_what_its_other_words_the_log_and_a_policy_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse_job(*_: Any) -> None:
+        raise InvalidRequestError("no job", remedy="none")
+
+    monkeypatch.setattr("delta_maintenance.cli.operation_verb.run_spark_job", refuse_job)
+    # Some words are names of new files.
+    monkeypatch.chdir(tmp_path)
+    held = HeldTable(tmp_path, now=clock.now(), in_log=True)
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"version": 1, "tables": [held.entry]}))
+    for words in some(command_lines(held, policy), 40):
+        held.play(words, partial(main, words))
 
 
 @pytest.mark.parametrize("options", [{"holders": {}}, {"holders": {"keep": []}}, {"holders": None}])

@@ -183,9 +183,12 @@ class Rules(_OperationRules):
 def _at_once(part: PolicyPart, value: object) -> Rule | bool:
     if part.rule == "bool":
         return True
-    rule = value if isinstance(value, Rule) else load(part.rule)()
-    at_once: Rule = rule.at_once()
-    return at_once
+    kind: type[Rule] = load(part.rule)
+    if isinstance(value, Rule):
+        return value.at_once()
+    # A rule such as that of `expire` cannot be made without values: the request has them.
+    needs_values = any(field.is_required() for field in kind.model_fields.values())
+    return False if needs_values else kind().at_once()
 
 
 def with_promises(
