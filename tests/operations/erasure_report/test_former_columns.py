@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +282,25 @@ def test_values_in_the_log_are_a_place_until_the_log_is_cleaned(kind: str) -> No
     log.commit([log.data("b", pa.table({"id": [1], "customer": [6]}))])
     log.clean()
     assert log.report(WHERE).status == "erased"
+
+
+@pytest.mark.parametrize("struct", [False, True])
+def test_an_instant_whose_offset_the_log_cut_is_a_place(struct: bool) -> None:
+    """Delta Spark 4.4 in Berlin: the offset was +00:53:28, so that the bound is 28 seconds late."""
+    log = Log(ID, ("at", "timestamp"))
+    at = pa.array([datetime(1850, 1, 1, 11, 6, 32, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    stated = {"at": "1850-01-01T12:00:00.000+00:53"}
+    stats = {"numRecords": 1, "minValues": stated, "maxValues": stated, "nullCount": {"at": 0}}
+    values = pa.table({"id": [1], "at": at})
+    log.commit([log.data("a", values, stats=json.dumps(stats))])
+    if struct:
+        log.checkpoint()
+    log.commit([remove("a")])
+    log.store.delete("a")
+    assert log.report("at = '1850-01-01 11:06:32'").status == "remains"
+    assert log.report("at < '1850-01-01 11:06:40' AND id = 1").status == "remains"
+    for where in ("at = '1850-01-01 11:09:00'", "at < '1850-01-01 11:05:00'"):
+        assert log.report(where).status == "erased"
 
 
 def test_values_of_other_rows_that_exist_are_no_trace_of_erased_ones(tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ class LogValues:
             rows = dict(zip(values, choice, strict=True))
             try:
                 found = pc.or_(found, reading.condition.matching_values(rows))
+                found = pc.or_(found, reading.near_matches(rows))
             except pa.ArrowException:
                 # The values are not of this type: versions of another reading wrote them.
                 continue

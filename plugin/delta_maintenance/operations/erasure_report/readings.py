@@ -21,9 +21,16 @@ from delta_maintenance.operations.erasure_report.versions import OpenableVersion
 from delta_maintenance.operations.expire.limit import FARTHEST
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.actions.paths import absolute_paths, file_locations
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.layout.bounds import FileBounds, Mask, Numbers, column_bounds
+from delta_maintenance.protocol.layout.bounds import (
+    ColumnBounds,
+    FileBounds,
+    Mask,
+    Numbers,
+    column_bounds,
+    may_have_cut_offset,
+)
 from delta_maintenance.protocol.layout.skipping import files_read
 from delta_maintenance.protocol.schema.condition import (
     columns_of,
@@ -32,7 +39,7 @@ from delta_maintenance.protocol.schema.condition import (
 )
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.type_widening import require_known_changes
-from delta_maintenance.protocol.schema.types import DeltaType, StructType
+from delta_maintenance.protocol.schema.types import DeltaType, StructType, to_arrow_type
 from delta_maintenance.table.data.matching_rows import Names, RowCondition
 from delta_maintenance.table.data.row_reader import FILES, RowLayout
 
@@ -67,7 +74,6 @@ class Reading:
         """Returns a partition value that is a local time of an unknown zone, and that matches the
         condition in some zone.
         """
-        assert self.condition is not None
         local, bounds = None, {}
         for name, column in self.columns.items():
             if column is None or not column.is_partition or str(column.kind) != "timestamp":
@@ -89,9 +95,36 @@ class Reading:
                 )
         if local is None:
             return None
-        one = np.ones(1, np.int64)
-        files = FileBounds(size=one, rows=one, partition=one * 0, columns=bounds)
-        return local if files_read(parse_condition(self.condition.text), files)[0] else None
+        return local if self._possible(bounds, count=1)[0] else None
+
+    def near_matches(self, values: Mapping[Names, pa.Array]) -> pa.BooleanArray:
+        """Marks values among which a timestamp of the log can have lost the seconds of its offset,
+        and that match the condition at an instant less than a minute away. A null is unknown.
+        """
+        count = len(next(iter(values.values())))
+        unsure = np.zeros(count, np.bool_)
+        for stated in values.values():
+            unsure |= to_bools(pc.fill_null(may_have_cut_offset(stated), False))
+        if not unsure.any():
+            return booleans(unsure)
+        bounds = {
+            tuple(part.lower() for part in name): column_bounds(
+                column.kind,
+                least=values[name],
+                greatest=values[name],
+                nulls=pa.nulls(count, pa.int64()),
+                rows=np.ones(count, np.int64),
+            )
+            for name, column in self.columns.items()
+            if column is not None and to_arrow_type(column.kind) is not None
+        }
+        return booleans(unsure & self._possible(bounds, count=count))
+
+    def _possible(self, bounds: Mapping[Names, ColumnBounds], *, count: int) -> Mask:
+        assert self.condition is not None
+        ones = np.ones(count, np.int64)
+        files = FileBounds(size=ones, rows=ones, partition=ones * 0, columns=bounds)
+        return files_read(parse_condition(self.condition.text), files)
 
 
 class TableReadings:
