@@ -23,7 +23,7 @@ from delta_maintenance_dagster import (
 )
 from delta_maintenance_dagster.maintenance import MaintenanceConfig
 from delta_maintenance_dagster.resources import Reference
-from tests.support.operations.held_tables import ODD, HeldTable, option_cases, some_cases
+from tests.support.operations.held_tables import DELETING, ODD, HeldTable, option_cases
 from tests.support.operations.vacuum_cases import removed
 from tests.support.suite.play import some
 from tests.support.tables.vacuum_tables import Folder
@@ -164,7 +164,8 @@ def test_no_option_of_the_launchpad_weakens_what_the_policy_holds(
     upkeep = dg.Definitions(assets=[asset], jobs=[job]).resolve_job_def("upkeep")
     configs: list[dict[str, Any]] = [
         {"operation": operation, "options": options}
-        for operation, options in some_cases(option_cases(), 8)
+        # The launchpad gives all options to the same function of Python; its tests play the others.
+        for operation, options in some([e for e in option_cases() if e[0] in DELETING], 8)
     ]
     configs += [{"operation": "vacuum", name: value} for name in FIELDS for value in some(ODD, 2)]
     for config in configs:

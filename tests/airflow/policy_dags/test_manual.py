@@ -421,7 +421,7 @@ def test_no_option_of_an_operator_weakens_what_its_other_options_and_the_log_hol
 ) -> None:
     for operation, options in some_cases(option_cases(), 30):
         name = f"Delta{''.join(map(str.title, operation.split('-')))}Operator"
-        given = {**held.holders_of(operation), **options}
+        given = {**options, **held.holders_of(operation)}
 
         def execute(name: str = name, given: dict[str, Any] = given) -> Any:
             operator = getattr(operators, name)(task_id="t", table_uri=held.uri, options=given)

@@ -19,6 +19,8 @@ from hypothesis import strategies as st
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan
+from delta_maintenance.policies.execute import RunEnvironment
+from delta_maintenance.policies.run import run
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from tests.operations.recompute_stats.test_values import SINGLES
@@ -26,6 +28,7 @@ from tests.support.operations.statistics_repair import NOW, planned, recompute, 
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.table_rows import latest, live_adds
 from tests.support.suite.play import examples
+from tests.support.tables.policy_tables import asked
 
 BOUNDED = [name for name in SINGLES if name != "binary"]
 ENGINE = "Apache-Spark/3.5.0 Delta-Lake/3.2.0"
@@ -251,6 +254,23 @@ def test_a_column_that_needs_no_statistics_is_compared_and_mended_too() -> None:
     right = {**stats, "nullCount": {"a": 0, "b": 0}, "minValues": {"a": 1, "b": 3}}
     assert statistics(table.store)[path] == right
     assert kinds(deep(table)) == {}
+
+
+def test_a_policy_mends_wrong_statistics_by_itself_unless_its_fsck_finds_them_first() -> None:
+    table = table_of(field("a", "long"))
+    stats = {"numRecords": 1, "nullCount": {"a": 0}, "minValues": {"a": 2}, "maxValues": {"a": 2}}
+    table.append(pa.table({"a": [1]}), stats=json.dumps(stats))
+
+    def maintain(**rules: Any) -> list[tuple[str, str]]:
+        result = run(Table(table.store), asked(**rules), environment=RunEnvironment())
+        return [(outcome.operation, outcome.status) for outcome in result.outcomes]
+
+    checks = {"statistics": {"check_files": True}}
+    assert maintain(fsck={"deep": True}, **checks) == [("fsck", "failed")]
+    # The remedy of a person, or the policy without the finding that holds the table back.
+    assert maintain(fsck=True, **checks) == [("fsck", "done"), ("recompute-stats", "done")]
+    assert kinds(deep(table)) == {}
+    assert maintain(fsck={"deep": True}) == [("fsck", "done")]
 
 
 def test_exact_bounds_that_are_too_wide_are_a_warning() -> None:

@@ -80,7 +80,7 @@ def test_no_argument_of_a_method_weakens_what_its_other_arguments_and_the_log_ho
     held = HeldTable(tmp_path, now=clock.now(), in_log=True)
     for operation, options in some_cases(option_cases(flag_names), 30):
         method = getattr(DeltaTable(held.uri), operation.replace("-", "_"))
-        given = {**held.holders_of(operation), **options}
+        given = {**options, **held.holders_of(operation)}
         held.play((operation, given), partial(method, **given))
 
 
