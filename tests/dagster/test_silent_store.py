@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 
 import dagster as dg
 import pytest
 
 from delta_maintenance.rest import failure as request_failure
 from delta_maintenance.storage.s3.client import S3Client
+from tests.support.servers.silence import serve_silence
 
 Load = Callable[..., dg.Definitions]
 REQUESTS = 2
@@ -23,18 +22,8 @@ minute if it is not answered.
 @pytest.fixture
 def connections() -> Iterator[tuple[str, list[socket.socket]]]:
     """The address of a server that never answers, and its connections."""
-    kept: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def accept() -> None:
-            with suppress(OSError):
-                while True:
-                    kept.append(server.accept()[0])
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}", kept
-    for each in kept:
-        each.close()
+    with serve_silence() as served:
+        yield served
 
 
 @pytest.mark.parametrize("job", ["delta_maintenance", "delta_maintenance_health"])
