@@ -19,7 +19,7 @@ from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
 from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.table.read.active_files import record_counts
-from delta_maintenance.table.read.log_view import EXAMINE, contradicted
+from delta_maintenance.table.read.log_view import EXAMINE
 from delta_maintenance.table.read.snapshot import Snapshot
 
 __all__ = ["EXAMINE", "FileRules", "require_consistent", "require_proved", "require_writable"]
@@ -56,10 +56,7 @@ def require_consistent(snapshot: Snapshot) -> None:
         raise CorruptTableError(
             problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
         )
-    evidence = snapshot.log.evidence
-    known = snapshot.log.contradiction if evidence is None else evidence.problem
-    if known is not None:
-        raise contradicted(known).located(table=snapshot.table, version=snapshot.version)
+    snapshot.require_agreement()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

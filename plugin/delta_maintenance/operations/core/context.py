@@ -42,6 +42,9 @@ class RunContext:
     progress: Progress | None = None
     plan_only: bool = False
     """Whether the plan is not applied, so that reading is enough."""
+    writes: bool = False
+    """Whether the operation writes to tables, so that a version that its log contradicts is
+    refused. `Operation.prepare` sets it."""
     version: int | None = None
     """The version to work on, for operations that accept one; None is the latest."""
     report: str | None = None
@@ -66,11 +69,17 @@ class RunContext:
         return replace(self, engine=None)
 
     def snapshot_of(self, table: Table) -> Snapshot:
-        """Opens the version to work on, and passes on its warnings."""
+        """Opens the version to work on, and passes on its warnings.
+
+        Raises `CorruptTableError` instead if the operation writes and opening has shown that the
+        log contradicts the version.
+        """
         if self.newest is not None and self.version is None:
             snapshot = self.newest()
         else:
             snapshot = table.snapshot(version=self.version)
+        if self.writes:
+            snapshot.require_agreement()
         if self.warn is not None:
             self.warn(snapshot.warnings)
         return snapshot

@@ -7,7 +7,7 @@ references (`"package.module:attribute"`), which are loaded on first use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -308,6 +308,8 @@ class OperationRecord(Generic[O, P, R]):
         """
         table.expect(self.access(options, plan_only=context.plan_only))
         code = import_module(self.code)
+        writes = self.access(options, plan_only=False) is Access.READ_WRITE
+        context = replace(context, writes=writes)
         own = getattr(code, "prepare", None)
         if own is not None:
             prepared: Prepared[P, R] | None = own(table, options, context)

@@ -40,7 +40,7 @@ from delta_maintenance.table.read.active_files import (
 )
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.file_index import FileIndex
-from delta_maintenance.table.read.log_view import LogView
+from delta_maintenance.table.read.log_view import LogView, contradicted
 from delta_maintenance.table_names import table_text
 
 T = TypeVar("T")
@@ -138,6 +138,13 @@ class Snapshot:
             return f"a commit contains two actions for {min(self.log.state.repeated_actions)}"
         found = contradictions(self.protocol, self.metadata, self.domain_metadata)
         return next((problem for _, problem in found), None)
+
+    def require_agreement(self) -> None:
+        """Raises `CorruptTableError` if the log is known to contradict this version. Reads nothing."""
+        evidence = self.log.evidence
+        known = self.log.contradiction if evidence is None else evidence.problem
+        if known is not None:
+            raise contradicted(known).located(table=self.table, version=self.version)
 
     @property
     def txns(self) -> dict[str, int]:
