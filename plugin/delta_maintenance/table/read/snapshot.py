@@ -140,7 +140,7 @@ class Snapshot:
         return next((problem for _, problem in found), None)
 
     def require_agreement(self) -> None:
-        """Raises `CorruptTableError` if the log is known to contradict the version, without reading."""
+        """Raises `CorruptTableError` if the log is known to contradict it. Reads nothing."""
         evidence = self.log.evidence
         known = self.log.contradiction if evidence is None else evidence.problem
         if known is not None:
