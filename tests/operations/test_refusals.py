@@ -1,4 +1,4 @@
-"""The remedy of each refusal that names a command is played: the command then works."""
+"""The remedy of each refusal is played: the command then works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.cli.main import main
+from tests.support.remedies.damages import DAMAGES
 from tests.support.remedies.refusals import REFUSALS
+
+ALL = {**REFUSALS, **DAMAGES}
 
 
 def play(root: Path, command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
@@ -19,19 +22,20 @@ def play(root: Path, command: str, capsys: pytest.CaptureFixture[str]) -> tuple[
     return status, " ".join((printed.out + printed.err).split())
 
 
-@pytest.mark.parametrize("name", REFUSALS)
+@pytest.mark.parametrize("name", ALL)
 def test_the_remedy_of_a_refusal_helps(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refusal = REFUSALS[name]
+    refusal = ALL[name]
     table = refusal.table.build(tmp_path / "table")
     root = tmp_path / "table"
     status, text = play(root, refusal.command, capsys)
     assert re.search(refusal.problem, text), text
     assert status or "left out" in text
     for step in refusal.steps:
-        assert isinstance(step, str) or step.do(table) is None
-        if isinstance(step, str):
+        if not isinstance(step, str):
+            step.do(table)
+        else:
             status, text = play(root, step, capsys)
             assert status == 0, text
     status, text = play(root, refusal.then or refusal.command, capsys)

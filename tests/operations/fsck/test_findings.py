@@ -45,6 +45,11 @@ from tests.support.tables.sound_tables import (
     parquet,
 )
 
+ROW_ID_COLUMNS = {
+    "delta.rowTracking.materializedRowIdColumnName": "_row_id",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row_version",
+}
+
 
 @dataclass(frozen=True)
 class Seed:
@@ -69,6 +74,14 @@ def _encrypt(t: SoundTable) -> None:
 
 def _narrow(t: SoundTable) -> None:
     data = parquet(kind=pa.int32())
+    t.store.put("c", data)
+    t.step(add_again(t, "c", size=len(data)))
+
+
+def _repeat_row_ids(t: SoundTable) -> None:
+    """The file stores the same row ID for all of its rows."""
+    ids = pa.array([1] * ROWS, pa.int64())
+    data = parquet_bytes(pa.table({"id": ids, "part": ["x"] * ROWS, "_row_id": ids}))
     t.store.put("c", data)
     t.step(add_again(t, "c", size=len(data)))
 
@@ -414,6 +427,7 @@ SEEDS: dict[str, Seed] = {
     "invalid-statistics": Seed(lambda t: t.step(add_again(t, "c", stats='{"numRecords":')), "c"),
     "missing-row-id": Seed(lambda t: t.step(add_again(t, "c", baseRowId=None)), "c"),
     "overlapping-row-ids": Seed(lambda t: t.step(add_again(t, "c", baseRowId=25)), "c"),
+    "repeated-row-id": Seed(_repeat_row_ids, "c", configuration=ROW_ID_COLUMNS),
     "row-id-mark-too-low": Seed(lambda t: t.step(t.mark(38))),
     "future-row-commit-version": Seed(
         lambda t: t.step(add_again(t, "c", defaultRowCommitVersion=6)), "c"
@@ -451,8 +465,8 @@ SEEDS: dict[str, Seed] = {
 @pytest.mark.conformance("FILE-13", "REC-05", "META-06", "SCHEMA-03", "SCHEMA-09", "CLU-01")
 @pytest.mark.conformance("CKPT-16", "CKPT-24", "CKPT-32", "COMP-10", "CRC-03", "CM-07", "CM-08")
 @pytest.mark.conformance("DV-02", "DV-07", "DV-10", "DV-11", "RT-04")
-# Others have modules of their own: `test_row_ids`, and `test_lost_commits` of managed tables.
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"repeated-row-id", "lost-commit"}))
+# Managed tables have a module of their own: `test_lost_commits`.
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"lost-commit"}))
 def test_each_kind_is_found_and_nothing_else(kind: str) -> None:
     seed = SEEDS[kind]
     table = SoundTable(configuration=seed.configuration, extras=not seed.bare)

@@ -13,7 +13,7 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.storage import open_store
-from tests.operations.fsck.test_findings import SEEDS
+from tests.operations.fsck.test_findings import ROW_ID_COLUMNS, SEEDS
 from tests.support.operations.fsck_findings import NOW
 from tests.support.remedies.finding_remedies import BACKUP, REMEDIES, Played
 from tests.support.suite.play import some
@@ -29,12 +29,8 @@ CASES = [
 ]
 
 
-TIMELY = ("missing-tombstones",)
+TIMELY = ("missing-tombstones", "missing-removed-file")
 """Kinds that end by themselves, with the retention of removed files."""
-NAMES = {
-    "delta.rowTracking.materializedRowIdColumnName": "_row_id",
-    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row_version",
-}
 
 
 def found(table: SoundTable) -> dict[str, int]:
@@ -56,7 +52,7 @@ def test_after_the_remedy_the_finding_is_gone(
     root.mkdir()
     table = SoundTable(
         None if kind in MEMORY else open_store(root),
-        configuration=NAMES | dict(seed.configuration),
+        configuration=ROW_ID_COLUMNS | dict(seed.configuration),
         extras=not seed.bare,
     )
     shutil.copytree(root, tmp_path / BACKUP)

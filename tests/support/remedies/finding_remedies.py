@@ -112,7 +112,7 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "repeated-file": played(CHECKPOINTED, "clean-log"),
     "added-and-removed": played(CHECKPOINTED, "clean-log"),
     "remove-of-absent-file": (
-        ByPerson("which writer removed the file, and why"),
+        ByPerson("which file the writer of the commit meant to remove"),
         *played(write(), *AGED),
     ),
     "doubled-file": played("fsck --remove-doubled-files"),
@@ -122,7 +122,10 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "two-spellings": played(write(log.remove("/x/y")), write(log.remove("file:/x/y"))),
     "in-commit-timestamp": played(write(), *AGED),
     "unknown-action": (ByPerson("which release knows the action"), *played(write(), *AGED)),
-    "unknown-file": (ByPerson("which writer wrote the file, and whether it still needs it"),),
+    "unknown-file": (
+        ByPerson("whether any writer needs the file"),
+        *played(delete("_delta_log/strange")),
+    ),
     "abandoned-file": played(*AGED),
     "stale-hadoop-checksum": played(delete("_delta_log/.00000000000000000003.json.crc")),
     "empty-checkpoint": REPAIRED,
@@ -193,7 +196,10 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     ),
     "data-file-size": played(RESTORE),
     "missing-deletion-vector": played(RESTORE),
-    "missing-removed-file": (ByPerson("nothing"),),
+    "missing-removed-file": (
+        *played(RESTORE),
+        ByPerson("who deleted the file early: a lifecycle rule, or a vacuum with less retention"),
+    ),
     "unreadable-data-file": played(RESTORE),
     "unsupported-data-file": (
         ByPerson("from the engine that wrote the file, whether it is sound"),

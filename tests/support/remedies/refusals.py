@@ -109,7 +109,7 @@ def clustered_by(*columns: object) -> log.Action:
     return log.domain("delta.clustering", json.dumps({"clusteringColumns": list(columns)}))
 
 
-def _keep(table: TableBuilder) -> None:
+def keep(table: TableBuilder) -> None:
     keep_version.apply(
         table.open(),
         keep_version.plan(table.open().snapshot(), KeepVersionOptions(name="audit", keep=0)),
@@ -120,7 +120,7 @@ def _keep(table: TableBuilder) -> None:
 
 
 def _lose_version(table: TableBuilder) -> None:
-    _keep(table)
+    keep(table)
     table.drop("00000000000000000000.json")
 
 
@@ -129,7 +129,7 @@ def _damage_checkpoint(table: TableBuilder) -> None:
     table.truncate("00000000000000000000.checkpoint.parquet", -9)
 
 
-def _lose_first_commit(table: TableBuilder) -> None:
+def lose_first_commit(table: TableBuilder) -> None:
     table.commit([log.commit_info()])
     table.checkpoint()
     table.drop("00000000000000000000.json")
@@ -267,7 +267,7 @@ REFUSALS: Mapping[str, Refusal] = {
         ("keep-version audit --release",),
     ),
     "kept-name-in-use": Refusal(
-        Made(then=_keep),
+        Made(then=keep),
         "keep-version audit --version 1",
         "version 0 is kept as audit",
         ("keep-version audit --release",),
@@ -280,7 +280,7 @@ REFUSALS: Mapping[str, Refusal] = {
         "vacuum --ignore-missing-files",
     ),
     "lite-without-full": Refusal(
-        Made(then=_lose_first_commit),
+        Made(then=lose_first_commit),
         "vacuum --mode lite",
         "no vacuum is known to have deleted the files",
         ("vacuum --mode full",),

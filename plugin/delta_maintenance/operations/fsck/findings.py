@@ -211,7 +211,9 @@ KINDS: Mapping[str, FindingKind] = {
     "repeated-file": FindingKind("corrupt", _UNORDERED),
     "added-and-removed": FindingKind("corrupt", _UNORDERED),
     "remove-of-absent-file": FindingKind(
-        "warning", f"find the writer of the commit, and the reason{_AGED}"
+        "warning",
+        "find out from the writer of the commit which file it meant, and let it remove that file "
+        f"if it is still live{_AGED}",
     ),
     "doubled-file": FindingKind(
         "corrupt",
@@ -229,7 +231,9 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "unknown-action": FindingKind("note", "use a release of this library that knows the action"),
     "unknown-file": FindingKind(
-        "note", "find the writer of the file; no operation of this library deletes it"
+        "note",
+        "find out which writer needs the file, and delete it if none does; no operation of this "
+        "library deletes it",
     ),
     "abandoned-file": FindingKind("note", _LEFTOVER),
     "stale-hadoop-checksum": FindingKind(
@@ -334,7 +338,9 @@ KINDS: Mapping[str, FindingKind] = {
         "repeated-row-id",
     ),
     "repeated-row-id": FindingKind(
-        "corrupt", "suspend row tracking, and enable it again with new row IDs"
+        "corrupt",
+        "run drop-feature --feature rowTracking, which removes all row IDs, and then "
+        "backfill-row-ids, which assigns new ones",
     ),
     "row-id-mark-too-low": FindingKind(
         "corrupt", "run backfill-row-ids, which continues after the highest row ID in use"
@@ -376,7 +382,9 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "missing-removed-file": FindingKind(
         "note",
-        "no action is needed for the newest version; older versions and change data are incomplete",
+        "find out what deleted the file before its retention ended, such as a lifecycle rule or a "
+        "vacuum with a shorter retention, because it can also delete files that the newest version "
+        f"needs; to read older versions, {_RESTORE}; the finding ends with the retention",
     ),
     "unreadable-data-file": FindingKind("corrupt", _RESTORE),
     "unsupported-data-file": FindingKind(

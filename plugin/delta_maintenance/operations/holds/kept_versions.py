@@ -40,6 +40,25 @@ def read_kept_versions(store: Store) -> tuple[KeptVersion, ...]:
     return tuple(each for each in found if each is not None)
 
 
+def read_around_damage(store: Store, name: str) -> tuple[dict[str, KeptVersion], tuple[str, ...]]:
+    """Returns the kept versions by name, and why files of other names cannot be understood.
+
+    Raises `RefusedError` if the file of `name` cannot be understood.
+    """
+    stored, problems = {}, []
+    for other in sorted(stored_names(store)):
+        try:
+            kept = _read(store, other)
+        except RefusedError as error:
+            if other == name:
+                raise
+            problems.append(str(error))
+            continue
+        if kept is not None:
+            stored[other] = kept
+    return stored, tuple(problems)
+
+
 def read_kept_version(store: Store, name: str) -> KeptVersion | None:
     """Returns the kept version with this name; None if there is none."""
     return _read(store, checked_name(name))

@@ -15,8 +15,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import (
+    read_around_damage,
     read_kept_version,
-    read_kept_versions,
     release_kept_version,
     write_kept_version,
 )
@@ -53,7 +53,8 @@ def plan(
     options = options.validated()
     checked_name(options.name)
     require_writable(snapshot, Operation.CLEAN_LOG)
-    stored = {each.name: each for each in read_kept_versions(snapshot.log.store)}
+    # A version can be kept under another name before a damaged file is deleted.
+    stored, problems = read_around_damage(snapshot.log.store, options.name)
     known = stored.get(options.name)
     if options.release:
         if options.keep is not None or options.at is not None or options.until is not None:
@@ -98,7 +99,7 @@ def plan(
         others=tuple(each for name, each in stored.items() if name != options.name),
         only_here=only_here,
         reason=reason,
-        notes=(*snapshot.warnings, *notes),
+        notes=(*snapshot.warnings, *problems, *notes),
     )
 
 

@@ -92,14 +92,13 @@ def support_change(
     if sources.state is RowTrackingState.CONTRADICTORY:
         raise RefusedError(
             "row tracking is enabled and suspended at the same time, which forbids every write",
-            remedy=f"set {row_tracking.SUSPENDED_PROPERTY} or {row_tracking.ENABLED_PROPERTY} to "
-            "false with Delta Spark",
+            remedy=f"set {row_tracking.ENABLED_PROPERTY} to false with set-properties",
         )
     draft = sources.draft
     if draft is not None and not convert_draft:
         raise RefusedError(
             f"the log contains {draft}, which belongs to a 2023 draft of row tracking",
-            remedy="request the conversion of the draft",
+            remedy="request the conversion of the draft with --convert-draft (convert_draft)",
         )
     configuration = sources.metadata.configuration
     contradicting = [row_tracking.SUSPENDED_PROPERTY] if _is_true(configuration, _SUSPENDED) else []

@@ -63,8 +63,7 @@ def check_commit(
     if state is row_tracking.RowTrackingState.CONTRADICTORY:
         raise RefusedError(
             "row tracking is enabled and suspended at the same time, which forbids every write",
-            remedy=f"set {row_tracking.SUSPENDED_PROPERTY} or "
-            f"{row_tracking.ENABLED_PROPERTY} to false with Delta Spark",
+            remedy=f"set {row_tracking.ENABLED_PROPERTY} to false with set-properties",
         )
 
 

@@ -111,5 +111,5 @@ def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
     if drafts:
         raise RefusedError(
             f"the log contains {drafts[0]}, which belongs to a 2023 draft of row tracking",
-            remedy="convert the table to the final row tracking first",
+            remedy="run upgrade-protocol --convert-draft first",
         )
