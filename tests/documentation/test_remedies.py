@@ -1,4 +1,4 @@
-"""Remedies that name a command name one that exists, and a test plays them."""
+"""Every remedy is played by a test, or says what a person must find out."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 
 from delta_maintenance.operations.fsck.findings import KINDS
+from tests.support.remedies.by_person import OPEN, PLAYED_ELSEWHERE
+from tests.support.remedies.damages import DAMAGES
 from tests.support.remedies.refusals import ELSEWHERE, REFUSALS
 
 ROOT = Path(__file__).parents[2]
@@ -22,11 +24,6 @@ def remedies(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     from docs_site import remedies
 
     return remedies
-
-
-def pieces(problem: str) -> list[str]:
-    """The fixed texts of a message that are long enough to recognise it."""
-    return [text.strip() for text in problem.split("…") if len(text.strip()) > 12]
 
 
 def test_every_command_that_a_remedy_names_exists(remedies: ModuleType) -> None:
@@ -48,21 +45,24 @@ def test_every_command_that_a_remedy_names_exists(remedies: ModuleType) -> None:
                 assert word in (flags[verb] if verb else every), text
 
 
-def test_every_refusal_that_names_a_command_is_played(remedies: ModuleType) -> None:
-    problems = [refusal.problem for refusal in REFUSALS.values()]
+def test_every_refusal_is_played_or_asks_a_person(remedies: ModuleType) -> None:
     unplayed = [
         each
         for each in remedies.in_source()
-        if each.commands
-        and each.error not in USAGE
-        and not any(
-            piece in problem or problem in piece
-            for piece in pieces(each.problem)
-            for problem in problems
-        )
-        and not any(words in f"{each.problem}; {each.remedy}" for words in ELSEWHERE)
+        if each.error != remedies._OF_CALL and remedies.result_of(each) is None
     ]
     assert [f"{each.error}: {each.problem}; {each.remedy}" for each in unplayed] == []
+
+
+def test_a_remedy_that_names_a_command_is_played(remedies: ModuleType) -> None:
+    asking = [
+        f"{each.error}: {each.problem}; {each.remedy}"
+        for each in remedies.in_source()
+        if each.commands
+        and each.error not in USAGE
+        and remedies.result_of(each) in (None, *OPEN.values())
+    ]
+    assert asking == []
 
 
 def test_the_page_shows_every_finding_and_every_refusal(remedies: ModuleType) -> None:
@@ -70,7 +70,10 @@ def test_the_page_shows_every_finding_and_every_refusal(remedies: ModuleType) ->
 
     page = pages.collect()["reference/remedies.md"]
     assert [kind for kind in KINDS if f"| `{kind}` |" not in page] == []
-    assert [each.command for each in REFUSALS.values() if f"`{each.command}`" not in page] == []
+    refused = (*REFUSALS.values(), *DAMAGES.values())
+    assert [each.command for each in refused if f"`{each.command}`" not in page] == []
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    assert [row for row in rows if re.search(r"\|\s+\|", row)] == []
     assert "can only be read, because fsspec has no call" in page
     assert re.search(r"<!-- generated", page) is None
 
@@ -80,3 +83,7 @@ def test_what_is_played_elsewhere_is_still_said(remedies: ModuleType) -> None:
     assert [words for words in ELSEWHERE if not any(words in text for text in texts)] == []
     played = [where.split()[2].rstrip(",") for where in ELSEWHERE.values() if "refusal" in where]
     assert set(played) <= REFUSALS.keys()
+    whole = [f"{each.error}: {each.problem}; {each.remedy}" for each in remedies.in_source()]
+    patterns = (*PLAYED_ELSEWHERE, *OPEN)
+    assert [words for words in patterns if not any(re.search(words, text) for text in whole)] == []
+    assert [path for path in PLAYED_ELSEWHERE.values() if not (ROOT / path).exists()] == []

@@ -47,6 +47,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "python-operations": python_api.operations,
     "records": records.documents,
     "refusal-remedies": remedies.refusals,
+    "situation-remedies": remedies.situations,
     "table-features": table_protocol.features,
     "table-properties": table_protocol.properties,
 }

@@ -17,8 +17,8 @@ from docs_site.command_line import verb_names
 from docs_site.markdown import code, sentence, table
 from docs_site.source import ROOT
 
-_OTHERS = ("InvalidRequestError", "CatalogError", "CatalogUnavailableError", "AlertError")
-"""Errors that tell the caller to correct the call or the configuration."""
+_OF_CALL = "InvalidRequestError"
+"""The error that tells the caller to correct the call or the configuration."""
 _GAP = "…"
 
 
@@ -50,25 +50,70 @@ def findings(_: str) -> str:
 
 def refusals(_: str) -> str:
     """Every refusal whose remedy is a command, with the commands that a test plays."""
+    from tests.support.remedies.damages import DAMAGES
     from tests.support.remedies.refusals import REFUSALS
 
     rows = [
-        (code(refusal.command), sentence(refusal.problem), f"{refusal}: done")
-        for refusal in REFUSALS.values()
+        (code(refusal.command), _words(refusal.problem), f"{refusal}: done")
+        for refusal in (*REFUSALS.values(), *DAMAGES.values())
     ]
     return table(("refused command", "message", "result of the remedy"), rows)
+
+
+def situations(_: str) -> str:
+    """Every refusal that other processes, stores and catalogs cause, and what a test does."""
+    from tests.support.remedies.situations import SITUATIONS
+
+    rows = [
+        (_words(situation.problem), f"{sentence(situation.remedy)}: the work is done")
+        for situation in SITUATIONS.values()
+    ]
+    return table(("message", "result of the remedy"), rows)
 
 
 def others(_: str) -> str:
     """Every other remedy of an error in the source."""
     rows = sorted(
         {
-            (code(each.error), sentence(each.problem), sentence(each.remedy))
-            for each in in_source()
-            if each.error.endswith("Error") and each.error not in _OTHERS and not each.commands
+            (
+                code(remedy.error.split()[-1]),
+                "(differs)" if remedy.problem == _GAP else sentence(remedy.problem),
+                sentence(remedy.remedy),
+                sentence(result_of(remedy) or ""),
+            )
+            for remedy in in_source()
+            if remedy.error.endswith("Error") and remedy.error != _OF_CALL and not remedy.commands
         }
     )
-    return table(("error", "message", "what to do"), rows)
+    return table(("error", "message", "what to do", "result, or what to find out"), rows)
+
+
+def result_of(remedy: Remedy) -> str | None:
+    """What tests show of a remedy, or what a person must find out; None if nothing says that."""
+    from tests.support.remedies.by_person import OPEN, PLAYED_ELSEWHERE
+    from tests.support.remedies.damages import DAMAGES
+    from tests.support.remedies.refusals import ELSEWHERE, REFUSALS
+    from tests.support.remedies.situations import SITUATIONS
+
+    message = f"{remedy.problem}; {remedy.remedy}"
+    pieces = [text.strip() for text in re.split("…|; ", message) if len(text.strip()) > 11]
+    played = (*REFUSALS.values(), *DAMAGES.values(), *SITUATIONS.values())
+    for problem in (words for each in played for words in each.problem.split("|")):
+        if any(piece in problem or problem in piece for piece in pieces):
+            return "played above"
+    for words, where in ELSEWHERE.items():
+        if words in message:
+            return where
+    for pattern, path in PLAYED_ELSEWHERE.items():
+        if re.search(pattern, f"{remedy.error}: {message}"):
+            return f"caused in `{path}`"
+    text = f"{remedy.error}: {message}"
+    return next((answer for pattern, answer in OPEN.items() if re.search(pattern, text)), None)
+
+
+def _words(problem: str) -> str:
+    """The words of a message, given a regular expression with alternatives."""
+    return sentence(problem.split("|")[0])
 
 
 @cache

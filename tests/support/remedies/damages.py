@@ -133,6 +133,12 @@ def columns(*fields: tuple[str, str, bool]) -> str:
     )
 
 
+def _remove_file(table: TableBuilder) -> None:
+    table.commit([log.remove("part-1.parquet", deletionTimestamp=1)])
+    table.store.delete("part-1.parquet")
+
+
+ICEBERG = "--set delta.enableIcebergCompatV2=true --set delta.columnMapping.mode=name"
 VOID_LIST = json.dumps(
     {
         "type": "struct",
@@ -293,6 +299,48 @@ DAMAGES: Mapping[str, Refusal] = {
         "requires column mapping",
         (),
         "set-properties --set delta.enableIcebergCompatV2=true --set delta.columnMapping.mode=name",
+    ),
+    "two-iceberg-versions": Refusal(
+        Made(),
+        f"set-properties --set delta.enableIcebergCompatV1=true {ICEBERG}",
+        "a table can have only one version of Iceberg compatibility",
+        (),
+        f"set-properties {ICEBERG}",
+    ),
+    "iceberg-v1-and-vectors": Refusal(
+        Made(readers=("deletionVectors",)),
+        f"set-properties {ICEBERG.replace('V2', 'V1')}",
+        "does not allow the table feature deletionVectors",
+        (),
+        f"set-properties {ICEBERG}",
+    ),
+    "iceberg-v2-and-vectors": Refusal(
+        Made(readers=("deletionVectors",), configuration={"delta.enableDeletionVectors": "true"}),
+        f"set-properties {ICEBERG}",
+        "does not allow writing deletion vectors",
+        (),
+        f"set-properties {ICEBERG} --set delta.enableDeletionVectors=false",
+    ),
+    "column-without-order": Refusal(
+        Made(schema=columns(("id", "long", True), ("part", "binary", True))),
+        "cluster --by part",
+        "rows cannot be ordered by|statistics have no bounds",
+        (),
+        "cluster --by id",
+    ),
+    "other-name-of-feature": Refusal(
+        Made(readers=("typeWidening-preview",)),
+        "drop-feature --feature typeWidening",
+        "the table does not list typeWidening but",
+        (),
+        "drop-feature --feature typeWidening-preview",
+    ),
+    "deleted-files-of-version": Refusal(
+        Made(then=_remove_file),
+        "keep-version audit --version 0",
+        "data files of the version have been deleted",
+        (),
+        "keep-version audit --version 1",
     ),
     "managed-property": Refusal(
         Made(),

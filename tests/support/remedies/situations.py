@@ -23,8 +23,10 @@ from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.catalogs.vending import CredentialSource
-from delta_maintenance.operations import set_properties, vacuum
+from delta_maintenance.operations import drop_feature, set_properties, vacuum
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies.leases import Leases
@@ -103,6 +105,38 @@ def _replaced_table(stage: Stage) -> Scene:
     plan()
     table.commit([log.protocol(), log.metadata(id="another")], version=0)
     return lambda: set_properties.apply(table.open(), plans[0]), plan
+
+
+def _changed_protocol(stage: Stage) -> Scene:
+    table = Made(readers=("deletionVectors", "vacuumProtocolCheck")).build(stage.folder / "table")
+    plans: list[Any] = []
+
+    def plan() -> None:
+        options = DropFeatureOptions(feature="vacuumProtocolCheck")
+        plans[:] = [drop_feature.plan(table.open().snapshot(), options)]
+
+    plan()
+    more = log.features("deletionVectors", "vacuumProtocolCheck", "timestampNtz")
+    table.commit([more])
+    return lambda: drop_feature.apply(table.open(), plans[0]), plan
+
+
+def _report(name: str) -> Callable[[Stage], Scene]:
+    def begin(stage: Stage) -> Scene:
+        table = Made().build(stage.folder / "table")
+        (stage.folder / "old.parquet").write_bytes(b"")
+        names = [name]
+
+        def attempt() -> None:
+            context = RunContext(report=str(stage.folder / names[0]))
+            find("vacuum").prepare(table.open(), VacuumOptions(), context)
+
+        def mend() -> None:
+            names[0] = "new.parquet"
+
+        return attempt, mend
+
+    return begin
 
 
 # Stores.
@@ -336,6 +370,21 @@ SITUATIONS: Mapping[str, Situation] = {
         "the table at this address was replaced after the plan",
         "the change is planned again",
         _replaced_table,
+    ),
+    "changed-protocol": Situation(
+        "the protocol of the table has changed since the plan",
+        "the change is planned again",
+        _changed_protocol,
+    ),
+    "report-in-the-table": Situation(
+        "the report would be inside the table",
+        "the report is written elsewhere",
+        _report("table/report.parquet"),
+    ),
+    "report-that-exists": Situation(
+        "a file with this name already exists",
+        "another name is chosen",
+        _report("old.parquet"),
     ),
     "read-only-file-system": Situation(
         "can only be read, because fsspec has no call",
