@@ -97,6 +97,20 @@ def test_gravitino_without_authorization_has_no_owners() -> None:
         assert sum("/owners/" in request for request in server.requests) <= AT_ONCE
 
 
+def test_a_catalog_of_gravitino_that_is_switched_off_hides_no_other() -> None:
+    with GravitinoServer().running() as server:
+        server.add("off", "sales", "t")
+        name = server.add("on", "sales", "t")
+        server.not_in_use = frozenset(("off",))
+        with open_catalog(server.settings()) as catalog:
+            listing = listed(catalog)
+            with pytest.raises(CatalogError, match="CatalogNotInUse.*switch it on"):
+                catalog.resolve(CatalogName(server.kind, ("off", "sales", "t")))
+    assert [table.name for table in listing.tables] == [name]
+    (failure,) = listing.failures
+    assert failure.where == "gravitino://off" and "switch it on" in str(failure.error)
+
+
 def test_deleted_tables_of_databricks_are_counted() -> None:
     with DatabricksServer().running() as server:
         server.add("main", "s", "gone", entry=Entry(location="s3://b/g", deleted=True))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import ClassVar, Self
 
 from delta_maintenance.catalogs.models import (
@@ -63,6 +64,13 @@ class Catalog(ABC):
         listing, and is not among its tables; so does a namespace that all its tables depend on.
         """
         return CatalogListing(tables=tuple(tables))
+
+    def hidden_tags(self, names: AbstractSet[str]) -> frozenset[str]:
+        """Returns which of these tags `described` leaves out, because the caller may not see them.
+
+        A tag that does not exist can be among them.
+        """
+        return frozenset()
 
     def credentials(self, table: CatalogTable, access: Access) -> tuple[VendedCredentials, ...]:
         """Returns fresh credentials, one per prefix; empty if the catalog vends none."""

@@ -48,4 +48,6 @@ def catalog_error(
         return CatalogUnavailableError(
             f"{server} {answers}, for {where} ({failure})", remedy=remedy
         )
+    if failure.code.endswith("NotInUseException"):  # Gravitino
+        remedy = "switch it on in the catalog"
     return CatalogError(f"{server} refuses the request for {where} ({failure})", remedy=remedy)

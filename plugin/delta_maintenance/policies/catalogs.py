@@ -28,10 +28,12 @@ from delta_maintenance.catalogs.names import CatalogName, encoded, is_in, parts_
 from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import (
     AbsentTableError,
+    CatalogError,
     DeltaMaintenanceError,
     InvalidRequestError,
     failure_of,
 )
+from delta_maintenance.policies.definition.catalogs import Where
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.storage import StorageRule
@@ -324,13 +326,33 @@ class CatalogSearch:
         done, requests = lacking.pop(frozenset(), []), 0
         failures: list[CatalogFailure] = []
         without: frozenset[Aspect] = frozenset()
+        hidden: frozenset[str] = frozenset()
+        if any(Aspect.TAGS in aspects for aspects in lacking):
+            wheres = (entry.where for entry in self._policy.names[self._key])
+            hidden = catalog.hidden_tags({tag for where in wheres if where for tag in where.tags})
+        undecided: dict[CatalogName, set[str]] = {}
         for aspects, some in lacking.items():
             listing = catalog.described(some, aspects)
             without |= listing.without
             at = dict.fromkeys(aspects - without, now)
-            done += (replace(t, described={**t.described, **at}) for t in listing.tables)
+            for table in listing.tables:
+                deciding = {tag for where in self._conditions(table) for tag in where.tags}
+                if unseen := (deciding & hidden).difference(table.properties):
+                    undecided[table.name] = unseen
+                else:
+                    done.append(replace(table, described={**table.described, **at}))
             failures += listing.failures
             requests += listing.requests
+        if undecided:
+            # Not by the rules for tables without the tag: it may be what keeps them as they are.
+            some_name, tags = min(undecided), sorted(set().union(*undecided.values()))
+            error = CatalogError(
+                f"the catalog may hide tags that decide on the rules of {len(undecided):,} of its "
+                f"tables, such as {some_name}: {', '.join(tags)}",
+                remedy="create these tags, or grant APPLY_TAG on them",
+            )
+            where = str(replace(some_name, parts=some_name.parts[:1]))
+            failures.append(CatalogFailure(where=where, error=error))
         return CatalogListing(
             tables=tuple(sorted(done, key=lambda table: table.name)),
             failures=tuple(failures),
@@ -347,15 +369,18 @@ class CatalogSearch:
         }
         if not unknown or always:
             return frozenset(unknown)
+        conditions = self._conditions(table)
+        needed = {Aspect.OWNER} if any(each.owner is not None for each in conditions) else set()
+        needed |= {Aspect.TAGS} if any(each.tags for each in conditions) else set()
+        return frozenset(unknown & needed)
+
+    def _conditions(self, table: CatalogTable) -> list[Where]:
         below = self._rule.below(self._key, table.name.parts) or ()
-        conditions = [
+        return [
             entry.where
             for entry in self._policy.names[self._key]
             if entry.where is not None and entry.covers_name(below)
         ]
-        needed = {Aspect.OWNER} if any(each.owner is not None for each in conditions) else set()
-        needed |= {Aspect.TAGS} if any(each.tags for each in conditions) else set()
-        return frozenset(unknown & needed)
 
 
 def _with_remembered(table: CatalogTable, before: CatalogTable | None) -> CatalogTable:

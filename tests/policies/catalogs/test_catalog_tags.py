@@ -20,6 +20,7 @@ from delta_maintenance.policies.discovery import Discovery, discover, environmen
 from delta_maintenance.storage.local.store import LocalStore
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import Entry, Refusal
+from tests.support.catalogs.gravitino_server import GravitinoServer
 from tests.support.catalogs.unity_server import DatabricksServer
 
 pytestmark = pytest.mark.server
@@ -72,6 +73,48 @@ def _asked(server: DatabricksServer) -> int:
 
 def _named(discovery: Discovery) -> list[str]:
     return [table.name.rpartition(".")[2] for table in discovery.tables]
+
+
+def test_a_hidden_tag_holds_back_the_tables_whose_rules_it_decides(
+    memory: CatalogMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAUSES", ())
+    with GravitinoServer().running() as server:
+        for parts in (ORDERS, HELD, ("prod", "hr", "t")):
+            server.add(*parts, entry=Entry(location=f"s3://lake/{parts[-1]}"))
+        server.add(
+            "prod", "sales", "stated", entry=Entry(properties={"hold": "x"}, location="s3://lake/u")
+        )
+        server.tags[HELD] = {"hold": ""}
+        document = _document(
+            server,
+            {"catalog": "lake.**"},
+            {"catalog": "lake.sales.*", "where": {"tags": {"hold": "*"}}, "checkpoint": False},
+            metalake="lake",
+        )
+        document["catalogs"]["lake"]["kind"] = "gravitino"  # type: ignore[index]
+
+        def found() -> Discovery:
+            return discover(Policy.from_json(document), memory=memory, pauses=())
+
+        started = clock.now()
+        assert len(found().complete()) == 4
+        server.hidden_tags = frozenset(("hold", "unused"))
+        monkeypatch.setattr(clock, "now", lambda: started + timedelta(hours=2))
+        discovery = found()
+        # Of the others no condition needs a tag, or the property meets it.
+        assert _named(discovery) == ["t", "stated"]
+        (failure,) = discovery.unlisted
+        assert failure.pattern == "gravitino://prod"
+        assert "2 of its tables, such as gravitino://prod.sales.held: hold;" in str(failure.error)
+        assert "APPLY_TAG" in str(failure.error) and failure.error.exit_status == 3
+        server.hidden_tags = frozenset()
+        assert len(found().complete()) == 4
+        # With the hour of the memory over, the server cannot say it.
+        monkeypatch.setattr(clock, "now", lambda: started + timedelta(hours=4))
+        server.failing["tags", "hold"] = Refusal(500, "Internal", "broken")
+        with pytest.raises(CatalogError, match="tags"):
+            found().complete()
 
 
 def test_tags_are_requested_only_if_a_condition_can_need_them(server: DatabricksServer) -> None:

@@ -52,6 +52,7 @@ MODELS = {
     "GravitinoEntityListResponse": (f"{_GRAVITINO}.entity_list_response", "EntityListResponse"),
     "GravitinoTableResponse": (f"{_GRAVITINO}.table_response", "TableResponse"),
     "GravitinoOwnerResponse": (f"{_GRAVITINO}.owner_response", "OwnerResponse"),
+    "GravitinoTagResponse": (f"{_GRAVITINO}.tag_response", "TagResponse"),
     "GravitinoTagListResponse": (f"{_GRAVITINO}.tag_response", "TagListResponse"),
     "GravitinoErrorResponse": (f"{_GRAVITINO}.error_response", "ErrorResponse"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -174,6 +175,21 @@ class GravitinoCatalog(Catalog):
         # A tag has no value; those of the schema and the catalog are in the list.
         return {tag["name"]: "" for tag in stated(answer, "tags", "name", f"the tags of {name}")}
 
+    def hidden_tags(self, names: AbstractSet[str]) -> frozenset[str]:
+        """Requests each tag. Without the right APPLY_TAG, lists omit it without a word."""
+
+        def is_hidden(name: str) -> bool:
+            try:
+                self.client.get(f"{self._metalake}/tags/{segment(name)}")
+            except RequestRefused as failure:
+                if failure.status != 403 and not failure.missing:
+                    raise
+                return failure.status == 403
+            return False
+
+        with self.client.naming("the tags of conditions"):
+            return frozenset(filter(is_hidden, sorted(names)))
+
     def check(self) -> str:
         """Requests the catalog, or the list of catalogs."""
         parts = (self._catalog,) if self._catalog else ()
@@ -199,7 +215,7 @@ class GravitinoCatalog(Catalog):
         properties = texts(table.get("properties"))
         return delta_table(
             name,
-            properties.get("location"),
+            properties.get("location", "").removesuffix("/"),  # which the server adds
             comment=text(table.get("comment")),
             properties=properties,
             further=self._further,
