@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from delta_maintenance import DeltaTable
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import set_properties
+from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.testing.actions import add, metadata, protocol
 from tests.support.operations.vacuum_cases import removed
-from tests.support.tables.vacuum_tables import Folder
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.tables.vacuum_tables import NOW, Folder
 
 MANIFEST = "_symlink_format_manifest/p=a%2Fb/manifest"
 FORMATS = "delta.universalFormat.enabledFormats"
@@ -88,3 +94,41 @@ def test_an_unknown_version_of_iceberg_stops_the_vacuum_until_the_property_is_un
     options = SetPropertiesOptions(remove=(FORMATS,))
     set_properties.apply(opened, set_properties.plan(opened.snapshot(), options))
     assert table.going() == set(OLD)
+
+
+COMMITS: dict[str, dict[str, Any]] = {
+    "backfill-row-ids": {},
+    "cluster": {"by": ["a"]},
+    "drop-feature": {"feature": "deletionVectors"},
+    "expire": {"column": "t", "older_than": "30d"},
+    "fsck": {"remove_missing_files": True},
+    "optimize": {},
+    "purge": {},
+    "recompute-stats": {},
+}
+"""The options of each verb that commits files; a verb that is not here commits none."""
+
+
+def test_each_plan_that_commits_files_says_what_readers_of_iceberg_see(tmp_path: Path) -> None:
+    notes: dict[str, dict[str, str]] = {}
+    for formats in ("iceberg", ""):
+        made = DataTable(
+            field("a", "long"),
+            field("t", "timestamp"),
+            store=str(tmp_path / f"formats-{formats}"),
+            features=["deletionVectors"],
+            configuration={FORMATS: formats} if formats else {},
+        )
+        times = pa.array([NOW, NOW], pa.timestamp("us", tz="UTC"))
+        made.append(pa.table({"a": [1, 2], "t": times}))
+        made.builder.commit([add("lost.parquet")])
+        table = DeltaTable(str(tmp_path / f"formats-{formats}"))
+        notes[formats] = {
+            name: " ".join(getattr(table, name.replace("-", "_"))(**options, dry_run=True).notes)
+            for name, options in COMMITS.items()
+        }
+    assert all("UniForm" in text for text in notes["iceberg"].values()), notes["iceberg"]
+    assert not any("UniForm" in text for text in notes[""].values())
+    committing = {record.name for record in registry.operations() if record.effects.commits}
+    others = {"add-constraint", "set-clustering", "set-properties", "upgrade-protocol", "vacuum"}
+    assert committing - others == set(COMMITS)

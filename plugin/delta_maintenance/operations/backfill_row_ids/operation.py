@@ -40,6 +40,7 @@ from delta_maintenance.operations.backfill_row_ids.options import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
 from delta_maintenance.table.data.row_counts import count_rows
@@ -114,7 +115,7 @@ def plan(
         files_to_count=findings.uncounted,
         num_commits=(change is not None) + batches + 1,
         high_water_mark=mark,
-        notes=(*_notes(sources.draft, change.unset if change else ()), *snapshot.warnings),
+        notes=(*_notes(sources.draft, change.unset if change else ()), *commit_notes(snapshot)),
     )
 
 

@@ -43,6 +43,7 @@ from delta_maintenance.operations.drop_feature.unmapping import (
     planned_conversion,
     unmapping_contract,
 )
+from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
 from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
 from delta_maintenance.operations.table_change.models import cut_off_by
@@ -400,7 +401,7 @@ class _Decision:
                 yield f"writers must support {CHECKPOINT_PROTECTION} from now on"
         if self.removal.leaves is not None:
             yield self.removal.leaves
-        yield from self.snapshot.warnings
+        yield from commit_notes(self.snapshot)
 
 
 def _way(options: DropFeatureOptions, removal: FeatureRemoval) -> Way:

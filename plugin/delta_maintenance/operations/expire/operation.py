@@ -21,7 +21,7 @@ from delta_maintenance.operations.expire.commits import (
 from delta_maintenance.operations.expire.limit import delete_before, limit_of
 from delta_maintenance.operations.expire.options import ExpireOptions, ExpirePlan, ExpireResult
 from delta_maintenance.operations.expire.survey import Survey, survey
-from delta_maintenance.operations.holds.iceberg import iceberg_note
+from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.operations.rewriting.planning import doubled_note
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -55,8 +55,7 @@ def plan(
     notes = (
         *_left(found, options),
         *doubled_note(found.doubled),
-        *iceberg_note(snapshot),
-        *snapshot.warnings,
+        *commit_notes(snapshot),
     )
     if not is_noop:
         notes = (*notes, *kept_rows(snapshot, options.holders, context, rows="expired rows"))

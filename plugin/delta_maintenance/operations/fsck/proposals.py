@@ -13,6 +13,7 @@ from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.doubled_files import propose_missing_removes
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
+from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.features.registry import supports
@@ -59,6 +60,11 @@ def proposed_repairs(
         repairs.extend(propose_missing_removes(found, options, notes, append_only=append_only))
     if options.remove_missing_files:
         repairs.extend(_missing_files(found, options, notes))
+    removes = {"remove-missing-files", "remove-doubled-files"}.intersection(
+        r.action for r in repairs
+    )
+    if removes and found.snapshot is not None:
+        notes.extend(commit_notes(found.snapshot))
     return tuple(repairs), tuple(notes)
 
 

@@ -22,11 +22,14 @@ _VERSION = "delta-version"
 _INVALID = (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError)
 
 
-def iceberg_note(snapshot: Snapshot) -> tuple[str, ...]:
-    """Says what the commits of this library leave behind if the table has UniForm."""
+def commit_notes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Returns the notes of each plan that commits files: the warnings about the snapshot, and what
+    a commit of this library leaves stale if the table has UniForm.
+    """
     if not _is_for_iceberg(snapshot):
-        return ()
+        return snapshot.warnings
     return (
+        *snapshot.warnings,
         "readers of Iceberg see these changes after the next commit of Delta Spark, which alone "
         "writes the metadata of Iceberg (UniForm); until then, vacuum keeps the files they need",
     )

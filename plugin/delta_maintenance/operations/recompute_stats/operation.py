@@ -14,6 +14,7 @@ from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, 
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.parquet_report import write_batches
+from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
 from delta_maintenance.operations.recompute_stats.defects import (
     COMPARED,
@@ -75,7 +76,11 @@ def plan(
         columns=found.columns,
         commits=math.ceil(found.files / options.files_per_commit),
         engine=engine,
-        notes=(*archived_note(found.archived), *stats_columns_note(snapshot), *snapshot.warnings),
+        notes=(
+            *archived_note(found.archived),
+            *stats_columns_note(snapshot),
+            *commit_notes(snapshot),
+        ),
     )
 
 

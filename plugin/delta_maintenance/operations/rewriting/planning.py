@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.holds.iceberg import iceberg_note
+from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import (
     SMALL,
@@ -185,8 +185,7 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "notes": (
             *surveyed.notes,
             *stats_columns_note(surveyed.snapshot),
-            *iceberg_note(surveyed.snapshot),
-            *surveyed.snapshot.warnings,
+            *commit_notes(surveyed.snapshot),
         ),
     }
     return fields | _partitions(files, choice, new_files)
