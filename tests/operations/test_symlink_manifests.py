@@ -15,6 +15,7 @@ import pytest
 
 from delta_maintenance import DeltaTable
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.manifests import manifest_path
 from tests.support.operations.fsck_runs import run
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.mapped_tables import HIGHEST, MODE, mapped
@@ -90,11 +91,17 @@ def test_each_verb_leaves_manifests_of_the_live_files(
         "expire": lambda: table.expire(column="t", older_than="30d"),
         "optimize": lambda: table.optimize(full=True),
         "purge": purge,
+        "cluster": lambda: table.cluster(by=["a"], full=True),
         "recompute-stats": lambda: table.recompute_stats(),
+        "backfill-row-ids": table.backfill_row_ids,
         "fsck": lose_a_file,
     }
     for name, step in steps.items():
         before = latest_version(table)
+        if name == "backfill-row-ids":
+            # It adds the same files again.
+            for folder in manifests_in(made.store):
+                made.store.put(manifest_path(folder), b"stale\n")
         step()
         assert latest_version(table) > before or name == "recompute-stats", name
         found = manifests_in(made.store)

@@ -29,12 +29,15 @@ from delta_maintenance.spark import job, rewriting
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting, groups
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.table.commit.manifests import manifest_path
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.read.table import Table
+from tests.operations.test_symlink_manifests import ENABLED, expected
 from tests.support.rewrites.data_files import DataTable, field, source
-from tests.support.rewrites.rewritten_tables import NOW, Rewritten
+from tests.support.rewrites.rewritten_tables import NOW, Rewritten, numbers
 from tests.support.rewrites.table_rows import Action, latest, live_adds
 from tests.support.servers.spark_session import REPLACED_TASK
+from tests.table.commit.test_manifests import manifests_in
 
 pytestmark = pytest.mark.spark
 
@@ -117,6 +120,29 @@ def _like(made: Rewritten, store: LocalStore) -> Rewritten:
     other = object.__new__(Rewritten)
     other.store, other.tracked = store, made.tracked
     return other
+
+
+@pytest.mark.parametrize("columns", [("p",), ()], ids=["partitioned", "whole"])
+def test_jobs_leave_manifests_of_the_live_files(
+    spark: SparkSession, tmp_path: Path, columns: tuple[str, ...]
+) -> None:
+    fields = [field("a", "long"), field("b", "string"), field("p", "string")]
+    store = LocalStore(str(tmp_path))
+    made = DataTable(*fields, store=store, configuration=ENABLED, partitioned_by=columns)
+    for value in ("x/ y", None):
+        values = {"p": value} if columns else {}
+        made.append(*map(numbers, range(0, 40, 10)), partitionValues=values)
+    jobs: dict[str, dict[str, object]] = {
+        "optimize": {},
+        "cluster": {"by": ["a"], "full": True},
+        "recompute-stats": {"all_files": True},
+        "backfill-row-ids": {},
+    }
+    for operation, options in jobs.items():
+        for folder in expected(store, columns, f"file:{tmp_path}/"):
+            store.put(manifest_path(folder), b"stale\n")
+        job.run(JobSpec(operation=operation, table=store.root, options=options), spark)
+        assert manifests_in(store) == expected(store, columns, f"file:{tmp_path}/"), operation
 
 
 def test_auto_decides_by_the_number_of_bytes_and_has_a_reason(tmp_path: Path) -> None:
