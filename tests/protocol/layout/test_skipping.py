@@ -159,6 +159,10 @@ def test_the_bounds_of_a_column_exclude_files(condition: str, expected: list[boo
         ("n <> 5", [True, True, True]),
         ("n < 5", [False, True, False]),
         ("n > 15", [True, False, True]),
+        ("n between 3 and 5", [True, True, False]),
+        ("n >= 3 and n <= 5", [True, True, False]),
+        ("n < 5 or n > 15", [True, True, True]),
+        ("n < 5 and n = 3", [True, True, False]),
     ],
 )
 def test_a_single_bound_skips_only_for_conditions_on_that_bound(

@@ -8,6 +8,7 @@ it skips nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,13 @@ from delta_maintenance.protocol.schema.condition import (
 
 def files_read(condition: Condition, files: FileBounds) -> Mask:
     """Returns which files a reader of the condition reads."""
-    return _Reader(files).possible(condition)[0]
+    reader = _Reader(files)
+    found, lacking = reader.possible(condition)[0], reader.lacking(condition)
+    if not lacking.any():
+        return found
+    # Delta Spark skips no file that lacks any of the bounds that the whole condition refers to.
+    values = {path: each for path, each in files.columns.items() if each.is_partition}
+    return found | (lacking & _Reader(replace(files, columns=values)).possible(condition)[0])
 
 
 def column_in(column: Path, columns: Mapping[Path, object]) -> Path | None:
@@ -76,6 +83,26 @@ class _Reader:
                 if column is not None and pa.types.is_binary(column.least.type):
                     return _starting(column, literal.text.encode())
         return self._all(), self._all()
+
+    def lacking(self, condition: Condition, *, negated: bool = False) -> Mask:
+        """Returns which files lack a bound that the condition refers to."""
+        match condition:
+            case Not(part):
+                return self.lacking(part, negated=not negated)
+            case Both(left, right) | Either(left, right):
+                lacking = (self.lacking(part, negated=negated) for part in (left, right))
+                return np.logical_or(*lacking)
+            case Comparison(name, sign, _):
+                column = self._column(name)
+                if column is not None and sign in ("<", "<=", ">", ">="):
+                    is_upper = (sign[0] == ">") != negated
+                    bound = column.greatest if is_upper else column.least
+                    return to_bools(pc.is_null(bound)) & ~column.all_null
+                return ~self._all() if column is None else column.unknown
+            case OneOf(name) | Prefix(name) if not negated:
+                column = self._column(name)
+                return ~self._all() if column is None else column.unknown
+        return ~self._all()
 
     def _column(self, name: Path) -> ColumnBounds | None:
         found = column_in(name, self._files.columns)
