@@ -20,6 +20,7 @@ from docs_site.source import ROOT
 _OF_CALL = "InvalidRequestError"
 """The error that tells the caller to correct the call or the configuration."""
 _GAP = "…"
+_PLAYED = "a test plays it"
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,13 @@ def findings(_: str) -> str:
     from tests.support.remedies.finding_remedies import REMEDIES
 
     rows = [
-        (code(name), sentence(kind.remedy), "<br>".join(sentence(str(a)) for a in REMEDIES[name]))
+        (
+            code(name),
+            "<br>".join([_plain(kind.remedy), *(sentence(str(a)) for a in REMEDIES[name])]),
+        )
         for name, kind in KINDS.items()
     ]
-    return table(("finding", "remedy", "result"), rows)
+    return table(("finding", "remedy and result"), rows)
 
 
 def refusals(_: str) -> str:
@@ -54,10 +58,10 @@ def refusals(_: str) -> str:
     from tests.support.remedies.refusals import REFUSALS
 
     rows = [
-        (code(refusal.command), _words(refusal.problem), f"{refusal}: done")
+        (f"{code(refusal.command)}<br>{_quoted(refusal.problem)}", f"{refusal}: the command works.")
         for refusal in (*REFUSALS.values(), *DAMAGES.values())
     ]
-    return table(("refused command", "message", "result of the remedy"), rows)
+    return table(("refused command and message", "remedy and result"), rows)
 
 
 def situations(_: str) -> str:
@@ -65,10 +69,10 @@ def situations(_: str) -> str:
     from tests.support.remedies.situations import SITUATIONS
 
     rows = [
-        (_words(situation.problem), f"{sentence(situation.remedy)}: the work is done")
+        (_quoted(situation.problem), sentence(f"{situation.remedy}: the work is done"))
         for situation in SITUATIONS.values()
     ]
-    return table(("message", "result of the remedy"), rows)
+    return table(("message", "remedy and result"), rows)
 
 
 def others(_: str) -> str:
@@ -76,21 +80,20 @@ def others(_: str) -> str:
     rows = sorted(
         {
             (
-                code(remedy.error.split()[-1]),
-                "(differs)" if remedy.problem == _GAP else sentence(remedy.problem),
-                sentence(remedy.remedy),
-                sentence(result_of(remedy) or ""),
+                _quoted(remedy.problem),
+                f"{_plain(remedy.remedy)}<br>{sentence(_shown(result))}",
             )
             for remedy in in_source()
             if remedy.error.endswith("Error") and remedy.error != _OF_CALL and not remedy.commands
+            if (result := result_of(remedy) or "") != _PLAYED and remedy.problem != _GAP
         }
     )
-    return table(("error", "message", "what to do", "result, or what to find out"), rows)
+    return table(("message", "remedy and result"), rows)
 
 
 def result_of(remedy: Remedy) -> str | None:
     """What tests show of a remedy, or what a person must find out; None if nothing says that."""
-    from tests.support.remedies.by_person import OPEN, PLAYED_ELSEWHERE
+    from tests.support.remedies.by_person import CAUSED_ELSEWHERE, OPEN
     from tests.support.remedies.damages import DAMAGES
     from tests.support.remedies.refusals import ELSEWHERE, REFUSALS
     from tests.support.remedies.situations import SITUATIONS
@@ -100,20 +103,30 @@ def result_of(remedy: Remedy) -> str | None:
     played = (*REFUSALS.values(), *DAMAGES.values(), *SITUATIONS.values())
     for problem in (words for each in played for words in each.problem.split("|")):
         if any(piece in problem or problem in piece for piece in pieces):
-            return "played above"
+            return _PLAYED
     for words, where in ELSEWHERE.items():
         if words in message:
             return where
-    for pattern, path in PLAYED_ELSEWHERE.items():
+    for pattern, path in CAUSED_ELSEWHERE.items():
         if re.search(pattern, f"{remedy.error}: {message}"):
-            return f"caused in `{path}`"
+            return f"a test causes it in {path}"
     text = f"{remedy.error}: {message}"
     return next((answer for pattern, answer in OPEN.items() if re.search(pattern, text)), None)
 
 
-def _words(problem: str) -> str:
-    """The words of a message, given a regular expression with alternatives."""
-    return sentence(problem.split("|")[0])
+def _shown(result: str) -> str:
+    """The result without the path of a test, which readers of the page do not have."""
+    return result.partition(" in tests/")[0]
+
+
+def _plain(text: str) -> str:
+    """A sentence whose long names are code, which narrow screens can break."""
+    return re.sub(r"(?<![`\w.=])(?:delta|spark)\.\w[\w.]*\w(?![`\w=])", r"`\g<0>`", sentence(text))
+
+
+def _quoted(problem: str) -> str:
+    """The words of a message, given with gaps or as a regular expression with alternatives."""
+    return f"“{problem.split('|')[0].replace('`', '')}”"
 
 
 @cache

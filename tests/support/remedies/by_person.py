@@ -1,4 +1,4 @@
-"""What plays the other remedies, and what a person must find out where no test can.
+"""Which tests cause the other refusals, and what a person must find out where no test can.
 
 Keys are regular expressions for `ERROR: message; remedy`; the first one that fits applies.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tests.support.remedies.finding_remedies import ByPerson
 
-PLAYED_ELSEWHERE: Mapping[str, str] = {
+CAUSED_ELSEWHERE: Mapping[str, str] = {
     # Retries by orchestrators: every operator loses its first try, and the next one does the work.
     r"^(CommitConflictError|Conflict|StorageError|BusyError|IncompleteError|VanishedFileError): "
     r".*; (run|try|plan|open the table) again": "tests/airflow/operators/test_retries.py",
@@ -30,7 +30,9 @@ PLAYED_ELSEWHERE: Mapping[str, str] = {
         "tests/operations/keep_version/test_kept_versions.py"
     ),
     r"clocks of the store": "tests/operations/test_clocks.py",
-    r"is that of another table|has no ID, by which": "tests/operations/holds/test_readers.py",
+    r"is that of another table|has no ID, by which|the position of the": (
+        "tests/operations/holds/test_readers.py"
+    ),
     r"and (it )?cannot be examined": "tests/policies/test_clones.py",
     # Stores.
     r"is zonal": "tests/storage/gcs/test_store.py",
@@ -46,9 +48,9 @@ PLAYED_ELSEWHERE: Mapping[str, str] = {
     r"names no table|at most three parts|not name a table of Unity|requested from a catalog": (
         "tests/catalogs/test_locate.py"
     ),
-    r"the file is not YAML|correct the YAML": "tests/policies/definition",
+    r"the file is not YAML|correct the YAML|correct its path": "tests/policies/definition",
 }
-"""The tests in which the refusal is caused, and ends, by what causes it."""
+"""The tests that cause the refusal."""
 
 _WROTE = "which engine wrote the file, and whether it still reads it"
 _SETTINGS = "which engine wrote the metadata, because this library does not guess what was meant"
@@ -60,6 +62,9 @@ _OTHER_COLUMN = "which column the owner wants instead, or whether the column can
 OPEN: Mapping[str, str] = {
     message: answer if answer.endswith(".") else str(ByPerson(answer))
     for message, answer in {
+        r"set delta.checkpoint|set spark.sql.session|install PyArrow|commit through a Spark job|"
+        r"copy it to a store": "The message names the setting.",
+        r"create these tags": "from the operator of the catalog which tags the rules name",
         # The outcome of a write is not known.
         r"^CommitUnknownError": "whether the file that the message names is in the store",
         # Files and metadata of other engines.
@@ -98,13 +103,10 @@ OPEN: Mapping[str, str] = {
         r"move (the table|or remove)|into a folder of its own": (
             "where the owner of the table wants it"
         ),
-        r"copy it to a store|set spark.sql.session|install PyArrow|commit through a Spark job": (
-            "The message names the setting."
-        ),
         r"give its name in the catalog|give the new address|of Gravitino has the provider": (
             "the name or the address from the owner of the table"
         ),
-        r"of the catalog|state the commits": "from the operator of the catalog, what it supports",
+        r"of the catalog|state the commits": "from the operator of the catalog what it supports",
         r"see the log for the details|report this": _BUG,
         r"^RefusedError: .*; (plan|run) again$": (
             "A new plan, or run, reads the new state, as in the situations above."

@@ -37,7 +37,7 @@ class Played:
 
     def __str__(self) -> str:
         words = (f"`{step}`" if isinstance(step, str) else step.text for step in self.steps)
-        return f"{', '.join(words)}: the finding is gone"
+        return f"{', then '.join(words)}: the finding is gone"
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ SCHEMA = write(lambda table: log.metadata(configuration=CONFIGURATION))
 REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "unreadable-version": played(RESTORE),
     "log-gap": played(RESTORE),
-    "lost-commit": (ByPerson("from the catalog, which of the staged files is the commit"),),
+    "lost-commit": (ByPerson("from the catalog which of the staged files is the commit"),),
     "history-gap": (*played(RESTORE), *played(*AGED)),
     "unreadable-commit": played(RESTORE),
     "archived-log-file": played(RETRIEVE),

@@ -102,7 +102,7 @@ class Refusal:
 
     def __str__(self) -> str:
         words = [f"`{step}`" if isinstance(step, str) else step.text for step in self.steps]
-        return ", ".join([*words, f"`{self.then or self.command}`"])
+        return ", then ".join([*words, f"`{self.then or self.command}`"])
 
 
 def clustered_by(*columns: object) -> log.Action:
@@ -175,13 +175,13 @@ REFUSALS: Mapping[str, Refusal] = {
     "wrong-checkpoint": Refusal(
         Made(then=lambda t: t.checkpoint(actions=[a for a in t.state() if "add" not in a])),
         "optimize",
-        "contradicts",
+        "the log contradicts this version",
         ("fsck --repair",),
     ),
     "damaged-checkpoint": Refusal(
         Made(then=_damage_checkpoint),
         "checkpoint",
-        "cannot be read",
+        "there is a checkpoint file of this version that cannot be read",
         ("fsck --repair",),
     ),
     "no-clustering-columns": Refusal(
