@@ -189,7 +189,8 @@ def stored_manifests(store: Store) -> pa.StringArray:
 
 def _manifests_in(listed: pa.Table) -> pa.StringArray:
     paths = listed["path"].filter(pc.equal(listed["kind"], int(EntryKind.FILE))).combine_chunks()
-    return paths.filter(pc.invert(pc.match_substring_regex(paths, "(^|/)[._][^/]*$")))
+    # Hadoop marks each folder on S3 by an object whose key ends with a slash.
+    return paths.filter(pc.invert(pc.match_substring_regex(paths, "(^|/)([._][^/]*)?$")))
 
 
 def _folders_of(paths: pa.StringArray) -> pa.StringArray:
