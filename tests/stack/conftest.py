@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.support.orchestrators.health_server import signed_in
@@ -151,9 +152,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """`airflow standalone` with our Dags and those beside this file, and the policy of the lake."""
     home = tmp_path_factory.mktemp("airflow")
-    (home / "dags").mkdir()
-    for name in DAGS:
-        shutil.copy(ROOT / "dags" / f"{name}.py", home / "dags")
+    copy_dags(home)
     shutil.copy(Path(__file__).with_name("probe_dags.py"), home / "dags")
     settings = {
         # The writers of SQLite wait for each other: 5 s by default, after which requests fail.
@@ -173,6 +172,16 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
     }
     with standalone(home, settings, dags=dags) as stack:
         yield stack
+
+
+def copy_dags(home: Path, arguments: str = "") -> None:
+    """Copies our Dag files, with these arguments, whose work `held_work` can hold."""
+    (home / "dags").mkdir()
+    shutil.copy(Path(__file__).with_name("held_work.py"), home / "dags")
+    for name in DAGS:
+        text = (ROOT / "dags" / f"{name}.py").read_text()
+        text = text.replace("\ndelta_maintenance_dags()", f"\ndelta_maintenance_dags({arguments})")
+        (home / "dags" / f"{name}.py").write_text(f"{text}\nimport held_work\n")
 
 
 @contextmanager
@@ -226,6 +235,24 @@ def standalone(home: Path, settings: Mapping[str, str], *, dags: Set[str]) -> It
             process.wait(timeout=20)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def kill(*processes: psutil.Process) -> None:
+    """Kills processes with SIGKILL, and waits until they have ended."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    end = time.monotonic() + 60
+    while not all(map(_has_ended, processes)) and time.monotonic() < end:
+        time.sleep(0.1)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    # `airflow standalone` does not wait for its processes, which remain as zombies.
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _is_up(stack: Airflow, process: subprocess.Popen[bytes]) -> bool:

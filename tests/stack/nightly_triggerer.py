@@ -10,31 +10,24 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import deltalake
 import psutil
-import pyarrow as pa
 import pytest
 import yaml
 
-import delta_maintenance
 from delta_maintenance_airflow.triggers.policy_commits import DeltaPolicyCommitTrigger
 
-from .conftest import POLL_INTERVAL, Airflow
+from .conftest import POLL_INTERVAL, Airflow, kill
+from .last_commits import announced_tables, append, checkpoint_of
 
 pytestmark = pytest.mark.airflow
 TABLES = ("dead", "at-once", "told", "settled", "later")
 """Named by the moment of the kill: before the commit, right after it, after the event, after the
 position is stored; and without another kill.
 """
-
-
-def append(folder: Path) -> None:
-    deltalake.write_deltalake(str(folder), pa.table({"id": [1, 2, 3]}), mode="append")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,11 +53,7 @@ class Triggerer:
 
     def kill(self) -> None:
         """Kills the process and everything that it has started, with SIGKILL."""
-        doomed = [self.process, *self.process.children(recursive=True)]
-        for each in doomed:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
-        psutil.wait_procs(doomed, timeout=60)
+        kill(self.process, *self.process.children(recursive=True))
 
     def start(self) -> None:
         self.process = psutil.Popen(
@@ -85,23 +74,9 @@ def triggerer(airflow: Airflow) -> Iterator[Triggerer]:
 
 def told(airflow: Airflow) -> Counter[str]:
     """How many events name each table as changed."""
-    found: Counter[str] = Counter()
-    for event in airflow.wait_for("an answer", partial(_events, airflow))["asset_events"]:
-        payload = event["extra"].get("payload") or {}
-        for each in payload.get("tables", ()):
-            assert each["status"] == "changed", each
-            found[Path(each["table"]).name] += 1
-    return found
-
-
-def _events(airflow: Airflow) -> Any:
-    try:
-        return airflow.call("GET", "/api/v2/assets/events?limit=100")
-    except AssertionError as error:
-        # Airflow 3.3.2 fails as long as a run that an event triggered has not started.
-        if ": 500 " not in str(error):
-            raise
-        return None
+    tables = announced_tables(airflow)
+    assert all(table["status"] == "changed" for table in tables), tables
+    return Counter(Path(table["table"]).name for table in tables)
 
 
 def maintained(airflow: Airflow) -> dict[str, list[str]]:
@@ -116,11 +91,6 @@ def maintained(airflow: Airflow) -> dict[str, list[str]]:
                 )
                 found.setdefault(facts["name"], []).append(facts["status"])
     return found
-
-
-def checkpoint_of(folder: Path) -> int | None:
-    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().log.checkpoint
-    return checkpoint.files.version if checkpoint is not None else None
 
 
 def test_a_killed_triggerer_loses_no_commit_and_repeats_no_work(

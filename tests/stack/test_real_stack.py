@@ -8,38 +8,34 @@ import signal
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import psutil
-import pyarrow as pa
 import pytest
 import yaml
 
 import delta_maintenance
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.leases import LIFE, Leases
+from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
+from . import last_commits
 from .conftest import PATIENCE, POLL_INTERVAL, Airflow, answered_until_it_ends
+from .last_commits import append, checkpoint_of
 
 # The first test also starts Airflow, which may take as long as the waits of `conftest` allow.
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
-
-COMMITTED = ("queued", "in-use", "dropped")
-"""Tables with a commit while the Dag has no free run: the second one while a task changes it, the
-third one after an event that waits."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def tables(lake: Path) -> None:
     for name in ("neglected", "approved", "rejected", "asked", "unasked"):
         overdue_table(lake / name)
-    for name in ("busy", *COMMITTED):
+    for name in ("busy", *last_commits.TABLES):
         append(lake / name)
     (lake / "spark-reports").mkdir()
     for name in ("probed", "probed-by-deferred-task"):
@@ -61,7 +57,7 @@ def tables(lake: Path) -> None:
             {"name": "neglected", "uri": str(lake / "neglected")},
             *(
                 {"name": name, "uri": str(lake / name), "checkpoint": {"max_commits": 1}}
-                for name in ("busy", *COMMITTED)
+                for name in ("busy", *last_commits.TABLES)
             ),
             *({"name": name, "uri": str(lake / name), **own} for name in ("approved", "rejected")),
             *(
@@ -71,15 +67,6 @@ def tables(lake: Path) -> None:
         ],
     }
     (lake / "policy.yaml").write_text(yaml.safe_dump(policy))
-
-
-def append(folder: Path) -> None:
-    deltalake.write_deltalake(str(folder), pa.table({"id": [1, 2, 3]}), mode="append")
-
-
-def checkpoint_of(folder: Path) -> int | None:
-    checkpoint = delta_maintenance.open_table(str(folder)).snapshot().log.checkpoint
-    return checkpoint.files.version if checkpoint is not None else None
 
 
 def asking_run(airflow: Airflow) -> str | None:
@@ -172,70 +159,8 @@ def test_a_commit_wakes_the_dag_and_maintenance_does_not(airflow: Airflow, lake:
 def test_the_last_commit_is_maintained_without_its_event_and_on_a_table_in_use(
     airflow: Airflow, lake: Path
 ) -> None:
-    """apache/airflow#56050: an event after one that waits for a run starts none."""
-
-    def runs(*states: str) -> list[dict[str, Any]]:
-        return [run for run in airflow.runs("delta_on_commit") if run["state"] in states]
-
-    def newest(name: str) -> int:
-        return delta_maintenance.open_table(str(lake / name)).snapshot().version
-
-    def are_announced(*names: str) -> bool:
-        events = [event["extra"]["payload"]["tables"] for event in asset_events(airflow)]
-        versions = {(Path(each["table"]).name, each["to_version"]) for e in events for each in e}
-        return {(name, newest(name)) for name in names} <= versions
-
-    def commit(*names: str) -> None:
-        while True:
-            for name in names:
-                append(lake / name)
-            # The watcher begins at the newest version at its first poll.
-            with suppress(AssertionError):
-                airflow.wait_for("events", partial(are_announced, *names), patience=60)
-                return
-
-    def is_maintained(name: str) -> bool:
-        return checkpoint_of(lake / name) == newest(name)
-
-    def set_slots(slots: int) -> None:
-        body = {"pool": "default_pool", "slots": slots, "include_deferred": False}
-        airflow.call("PATCH", "/api/v2/pools/default_pool?update_mask=slots", body)
-
-    def pause_schedule(is_paused: bool) -> None:
-        airflow.call("PATCH", "/api/v2/dags/delta_maintenance", {"is_paused": is_paused})
-
-    store = AssessmentStore(str(airflow.home / "assessments")).store
-    # The scheduled Dag would also do the work.
-    pause_schedule(True)
-    with Leases(store).held("in-use", holder="a test", uri=str(lake / "in-use")):
-        set_slots(0)
-        for _ in range(4):
-            airflow.trigger("delta_on_commit")
-        airflow.wait_for("four runs", lambda: len(runs("running")) == 4)
-        commit("queued", "in-use")
-        commit("dropped")
-        set_slots(128)
-        airflow.wait_for("the work on the first one", lambda: is_maintained("queued"))
-        airflow.wait_for("the end of every run", lambda: not runs("queued", "running"))
-    idle = time.monotonic()
-    for name in COMMITTED[1:]:
-        airflow.wait_for(f"the work on {name}", partial(is_maintained, name))
-        print(f"{name}: maintained {time.monotonic() - idle:.0f} s after everything was idle")
-    pause_schedule(False)
-
-
-def asset_events(airflow: Airflow) -> list[dict[str, Any]]:
-    def answer() -> Any:
-        try:
-            return airflow.call("GET", "/api/v2/assets/events?limit=100")
-        except AssertionError as error:
-            # Airflow 3.3.2 fails as long as a run that an event triggered has not started.
-            if ": 500 " not in str(error):
-                raise
-            return None
-
-    found: list[dict[str, Any]] = airflow.wait_for("an answer", answer)["asset_events"]
-    return [event for event in found if "tables" in (event["extra"].get("payload") or {})]
+    with last_commits.paused_schedule(airflow):
+        last_commits.maintain_last_commits(airflow, lake, limit=2 * last_commits.LIMIT)
 
 
 @pytest.mark.parametrize(("name", "answer"), [("approved", "Approve"), ("rejected", "Reject")])
