@@ -124,6 +124,8 @@ LIBRARY_TESTS = (
 # The tests that play more with DELTA_MAINTENANCE_PLAY=all: the lists of cases, all pairs of tables
 # and checkpoints for Delta Spark, and the properties, which start nothing.
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
+# Airflow reaches PostgreSQL, of the packages of the machine, by two drivers.
+POSTGRESQL_DRIVERS = ("psycopg2-binary==2.9.13", "asyncpg==0.32.0")
 KERBEROS_TESTS = ("tests/storage/hdfs/test_kerberos.py", "tests/storage/hdfs/nightly_kerberos.py")
 
 
@@ -149,10 +151,9 @@ PARTS = {
         },
     ),
     "fuzz": Part(command=("make", "fuzz")),
-    # Airflow reaches PostgreSQL, of the packages of the machine, by two drivers.
     "many-tables": Part(
         tests=("-s", "tests/stack/test_many_tables.py"),
-        overlay=("psycopg2-binary==2.9.13", "asyncpg==0.32.0"),
+        overlay=POSTGRESQL_DRIVERS,
         variables={"DELTA_MAINTENANCE_TABLES": "2000"},
     ),
     # A newcomer's walks, from the wheel: the only part that installs packages by pip.
@@ -160,6 +161,9 @@ PARTS = {
     # Needs Docker, or what tools/container_engine.py needs to start it.
     "containers": Part(tests=("-s", "tests/packaging/nightly_containers.py")),
     "approvals-page": Part(tests=("tests/stack/nightly_approvals_page.py",)),
+    "schedulers": Part(
+        tests=("-s", "tests/stack/nightly_schedulers.py"), overlay=POSTGRESQL_DRIVERS
+    ),
     "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
     "deferral": Part(tests=("tests/airflow/spark/nightly_deferral.py", *LENIENT)),
     "dagster-many-tables": Part(
@@ -300,6 +304,10 @@ def missing(part: Part) -> str | None:
         return f"no Python {part.python} here, and none to download"
     if part.jars and shutil.which("mvn") is None:
         return "no Maven (mvn) here, which fetches its jars"
+    if part.overlay == POSTGRESQL_DRIVERS and not (
+        shutil.which("initdb") or any(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    ):
+        return "no PostgreSQL here (initdb)"
     if part.tree:
         try:
             debian.check()

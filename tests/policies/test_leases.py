@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -72,6 +73,37 @@ def test_the_lease_of_another_holder_is_neither_released_nor_renewed() -> None:
             pass
     leases.release("orders", holder="first")
     assert list(store.list_from("")) == []
+
+
+@pytest.mark.parametrize("meanwhile", ["ends", "is dead", "is followed by another task"])
+def test_an_earlier_attempt_has_time_to_end(meanwhile: str) -> None:
+    store, pauses = MemoryStore(), list[float]()
+    tasks = ExitStack()
+    first = ExitStack()
+    first.enter_context(Leases(store).held("orders", holder="task"))
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if meanwhile != "is dead":
+            first.close()
+        if meanwhile == "is followed by another task":
+            tasks.enter_context(Leases(store).held("orders", holder="other"))
+
+    second = Leases(store, sleep=sleep).held("orders", holder="task", patience=timedelta(seconds=9))
+    with tasks:
+        if meanwhile == "is followed by another task":
+            with pytest.raises(BusyError, match="other is working"):
+                tasks.enter_context(second)
+        else:
+            tasks.enter_context(second)
+        assert Leases(store).is_held("orders")
+    assert pauses == [9]
+    with (
+        Leases(store, sleep=sleep).held("orders", holder="task", patience=timedelta(seconds=9)),
+        Leases(store, sleep=sleep).held("orders", holder="task"),
+    ):
+        assert pauses == [9]
+    first.pop_all()
 
 
 def test_a_local_folder_has_one_lease_under_each_of_its_addresses(tmp_path: Path) -> None:

@@ -245,6 +245,9 @@ def kill(*processes: psutil.Process) -> None:
     end = time.monotonic() + 60
     while not all(map(_has_ended, processes)) and time.monotonic() < end:
         time.sleep(0.1)
+    for process in processes:
+        if isinstance(process, psutil.Popen):
+            process.wait()
 
 
 def _has_ended(process: psutil.Process) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def is_maintained(folder: Path) -> bool:
 
 
 def announced_tables(airflow: Airflow) -> list[dict[str, Any]]:
-    """The tables in all events of watchers of a policy."""
+    """The tables in all events of watchers of a policy, each with the time of its event."""
 
     def answer() -> Any:
         try:
@@ -59,7 +59,7 @@ def announced_tables(airflow: Airflow) -> list[dict[str, Any]]:
 
     events = airflow.wait_for("an answer", answer)["asset_events"]
     return [
-        table
+        {**table, "announced_at": datetime.fromisoformat(event["timestamp"]).timestamp()}
         for event in events
         for table in (event["extra"].get("payload") or {}).get("tables", ())
     ]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ import yaml
 from delta_maintenance_airflow.triggers.policy_commits import DeltaPolicyCommitTrigger
 
 from .conftest import POLL_INTERVAL, Airflow, kill
-from .last_commits import announced_tables, append, checkpoint_of
+from .last_commits import announced_tables, append, checkpoint_of, work_intervals
 
 pytestmark = pytest.mark.airflow
 TABLES = ("dead", "at-once", "told", "settled", "later")
@@ -116,9 +117,19 @@ def test_a_killed_triggerer_loses_no_commit_and_repeats_no_work(
             triggerer.kill()
         if name != "later":
             triggerer.start()
-        started = time.monotonic()
+        started = time.time()
         airflow.wait_for("the work", partial(_is_maintained, airflow, name))
-        print(f"{name}: maintained {time.monotonic() - started:.0f} s later", flush=True)
+        began, _ = max(work_intervals(lake / name).values())
+        [*_, announced] = (
+            table["announced_at"]
+            for table in announced_tables(airflow)
+            if Path(table["table"]).name == name
+        )
+        print(
+            f"{name}: announced {announced - started:.0f} s later, maintained "
+            f"{began - started:.0f} s later, load {os.getloadavg()[0]:.0f}",
+            flush=True,
+        )
         assert checkpoint_of(lake / name) == 1
         time.sleep(settled)
     events, statuses = told(airflow), maintained(airflow)

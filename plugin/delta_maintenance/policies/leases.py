@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,24 +61,34 @@ class Leases:
         now: Callable[[], datetime] = clock.now,
         new_id: clock.NewId = clock.new_id,
         life: timedelta = LIFE,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        self._sleep = sleep
         self._store = store
         self._now = now
         self._new_id = new_id
         self._life = life
 
     @contextmanager
-    def held(self, name: str, *, holder: str, uri: str | None = None) -> Iterator[None]:
+    def held(
+        self,
+        name: str,
+        *,
+        holder: str,
+        uri: str | None = None,
+        patience: timedelta = timedelta(),
+    ) -> Iterator[None]:
         """Holds the lease of the table at an address, by default its name, for the duration of the
         block.
 
+        An earlier attempt of the holder has `patience` to end, before its lease is taken over.
         Raises `BusyError`, which names the holder, if another process has the lease. A folder that
         cannot be written, such as one on a full disk, only costs a warning. If a job runs on after
         the block, its watcher must `renew` and `release` the lease.
         """
         path = _file_name(uri or name)
         try:
-            self._take(path, name, holder)
+            self._take(path, name, holder, patience)
         except (StorageError, CommitUnknownError) as error:
             _log.warning("%s is worked on without a lease: %s", name, error)
         ended = threading.Event()
@@ -99,8 +110,7 @@ class Leases:
 
     def is_held(self, uri: str) -> bool:
         """Whether a task holds the lease of the table at an address."""
-        lease = self._read(_file_name(uri))
-        return lease is not None and self._is_in_force(lease)
+        return self._in_force(_file_name(uri)) is not None
 
     @property
     def renewal_interval(self) -> timedelta:
@@ -127,27 +137,32 @@ class Leases:
         except DeltaMaintenanceError as error:
             _log.warning("a lease could not be released and will expire: %s", error)
 
-    def _take(self, path: str, name: str, holder: str) -> None:
-        for _ in range(2):
+    def _take(self, path: str, name: str, holder: str, patience: timedelta = timedelta()) -> None:
+        for _ in range(3):
             if self._store.put_if_absent(path, self._written(name, holder)) is Put.DONE:
                 return
-            found = self._read(path)
-            if found is not None and found.holder != holder and self._is_in_force(found):
+            lease = self._in_force(path)
+            if lease is not None and lease.holder != holder:
                 raise BusyError(
-                    f"{found.holder} is working on {name}",
+                    f"{lease.holder} is working on {name}",
                     remedy=f"wait until it ends; if it has died, its lease expires at "
-                    f"{found.until:%H:%M:%S} UTC",
+                    f"{lease.until:%H:%M:%S} UTC",
                 )
+            if lease is not None and patience:
+                self._sleep(patience.total_seconds())
+                patience = timedelta()
+                continue
             # Replaces expired and unreadable leases, and the lease of an earlier attempt of this
             # task.
             self._store.delete(path)
         raise BusyError(f"another process has just started to work on {name}", remedy="try again")
 
-    def _is_in_force(self, lease: Lease) -> bool:
+    def _in_force(self, path: str) -> Lease | None:
         # A lease from a host whose clock is far ahead must not block other hosts until their clocks
         # catch up. The second lifetime allows for clocks that differ less.
-        now = self._now()
-        return now < lease.until <= now + 2 * self._life
+        lease, now = self._read(path), self._now()
+        is_in_force = lease is not None and now < lease.until <= now + 2 * self._life
+        return lease if is_in_force else None
 
     def _keep(self, name: str, uri: str | None, holder: str, ended: threading.Event) -> None:
         while not ended.wait(self.renewal_interval.total_seconds()):

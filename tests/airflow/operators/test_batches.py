@@ -229,9 +229,9 @@ def test_a_batch_holds_the_lease_of_one_table_at_a_time(
 ) -> None:
     take, seen = Leases._take, []
 
-    def taken(self: Leases, path: str, name: str, holder: str) -> None:
-        take(self, path, name, holder)
-        seen.append((name, len([*Path(store.uri).glob("*.lease")])))
+    def taken(self: Leases, path: str, name: str, holder: str, patience: timedelta) -> None:
+        take(self, path, name, holder, patience)
+        seen.append((name, len([*Path(store.uri).glob("*.lease")]), patience.total_seconds()))
 
     with Leases(store.store).held("d", uri=batch.tables[3]["uri"], holder="somebody"):
         monkeypatch.setattr(Leases, "_take", taken)
@@ -239,8 +239,8 @@ def test_a_batch_holds_the_lease_of_one_table_at_a_time(
             **dict.fromkeys("abc", "done"),
             "d": "busy",
         }
-    # One of the two is that of somebody.
-    assert seen == [("a", 2), ("b", 2), ("c", 2)]
+    # One of the two is that of somebody. An earlier try of the task has some seconds to end.
+    assert seen == [("a", 2, 15.0), ("b", 2, 15.0), ("c", 2, 15.0)]
 
 
 def test_the_lineage_names_every_table(
