@@ -24,7 +24,8 @@ from delta_maintenance_airflow.triggers.policy_commits import DeltaPolicyCommitT
 from .conftest import POLL_INTERVAL, Airflow, kill
 from .last_commits import announced_tables, append, checkpoint_of, work_intervals
 
-pytestmark = pytest.mark.airflow
+# Airflow waits for the dead triggerer four times.
+pytestmark = [pytest.mark.airflow, pytest.mark.timeout(1800)]
 TABLES = ("dead", "at-once", "told", "settled", "later")
 """Named by the moment of the kill: before the commit, right after it, after the event, after the
 position is stored; and without another kill.
