@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -18,6 +19,9 @@ from delta_maintenance_airflow.compat import AirflowFailException
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
+
+_END_OF_TRY = timedelta(seconds=15)
+"""The time in which Airflow ends a try that it has replaced, because its scheduler was lost."""
 
 
 def as_flag(value: bool | str) -> bool:
@@ -54,6 +58,15 @@ def holder(context: Context) -> str:
     ti = context["ti"]
     mapped = f"[{ti.map_index}]" if _is_mapped(ti) else ""
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
+
+
+def claim(context: Context, event: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns for whom a lease is taken, and how long an earlier try has to end.
+
+    `event` is that of the trigger for which the task was deferred, which has kept the lease.
+    """
+    patience = _END_OF_TRY if event is None else timedelta()
+    return {"holder": holder(context), "patience": patience}
 
 
 def link_to(context: Context) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -38,6 +37,7 @@ from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobD
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
     as_flag,
+    claim,
     flat,
     holder,
     link_to,
@@ -59,8 +59,6 @@ _PAUSE = 15.0
 _PATIENCE = 300.0
 """The time in seconds for which a task for a person waits for another task on the same table."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
-_END_OF_TRY = timedelta(seconds=15)
-"""The time in which Airflow ends a try that it has replaced, because its scheduler was lost."""
 _ASSESSING = 60.0
 """The time in seconds after which other tables do not wait for the assessment of a table."""
 
@@ -324,14 +322,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 finished=finished,
             ),
             raised=(AirflowException,),
-            lease=partial(
-                leases(store).held,
-                table.name,
-                uri=table.uri,
-                holder=holder(context),
-                # The trigger of a deferred task has the lease in the meantime.
-                patience=_END_OF_TRY if event is None else timedelta(),
-            ),
+            lease=partial(leases(store).held, table.name, uri=table.uri, **claim(context, event)),
             clones=work.clones,
             progress=LoggedProgress(self.log),
             paused=paused,

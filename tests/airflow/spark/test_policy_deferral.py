@@ -22,12 +22,12 @@ from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.policies.models import AssessedOperation
 from delta_maintenance.policies.run import failed_run
 from delta_maintenance.testing.table_builder import TableBuilder
+from delta_maintenance_airflow import tasks
 from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
 )
-from delta_maintenance_airflow.operators import policy
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.policy_work import FinishedJob, PolicyWork, submitter
@@ -116,7 +116,7 @@ def test_a_task_with_several_jobs_holds_no_worker_and_keeps_its_lease(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The lease of the task itself is no reason to wait.
-    monkeypatch.setattr(policy, "_END_OF_TRY", timedelta(days=1))
+    monkeypatch.setattr(tasks, "_END_OF_TRY", timedelta(days=1))
     spark.acts(*BOTH)
     first = deferred(make(), task_context)
     deferred_at = clock.now()
@@ -259,7 +259,7 @@ def test_the_deployment_decides_by_default_and_without_a_folder_the_worker_waits
     spark: FakeSpark, task_context: dict[str, Any], make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
-    monkeypatch.setattr(policy, "_END_OF_TRY", timedelta())
+    monkeypatch.setattr(tasks, "_END_OF_TRY", timedelta())
     spark.acts(*BOTH)
     deferred(make(deferrable=None), task_context)
     monkeypatch.delenv("AIRFLOW__DELTA_MAINTENANCE__REPORT_FOLDER")
