@@ -20,6 +20,7 @@ from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.options import Finding
 from delta_maintenance.operations.health import measure
 from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.read.table import Table
 from tests.support.servers.unity_delta import TOKEN, UnityServer, UnityTable, serve_unity
 from tests.support.tables.managed import STAGED, Managed, commit_path, live_paths
 
@@ -70,6 +71,22 @@ def test_a_commit_that_was_reported_and_not_published_is_lost() -> None:
     managed.publish()
     assert findings(managed) == []
     assert live_paths(managed.table()) == {*before.live_files()["path"].to_pylist()}
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_the_checksum_of_a_lost_commit_is_not_to_be_deleted(staged: bool) -> None:
+    managed = three_commits(Managed())
+    managed.forget()
+    managed.store.put(f"_delta_log/{3:020}.crc", b"{}")
+    stores = [managed.table()]
+    if staged:
+        # Without the catalog.
+        stores.append(Table(managed.store))
+    else:
+        managed.lose_staged_files()
+    for table in stores:
+        found = examine(table, now=NOW, files=False).findings.first(20)
+        assert "checksum-without-commit" not in {finding.kind for finding in found}
 
 
 def test_a_lost_commit_without_a_staged_file_is_named() -> None:

@@ -320,13 +320,17 @@ def check_checksums(
     files are compared only for the newest checksums, because each comparison needs all files.
     """
     entries = [entry for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM]
+    files = (entry.file for entry in inventory.entries)
+    staged = {file.version for file in files if file.kind is LogFileKind.STAGED_COMMIT}
     stated: dict[int, tuple[LogEntry, VersionChecksum]] = {}
     for entry, data in read_ahead(store, entries, lambda entry: read_hint(store, entry.path)):
         version = entry.file.version
         assert version is not None
         if version > last:
-            problem = f"version {version} does not exist"
-            findings.add("checksum-without-commit", problem, version=version, path=entry.path)
+            # That of a commit which its catalog states helps to find the commit again.
+            if version not in staged and not isinstance(store, ManagedStore):
+                problem = f"version {version} does not exist"
+                findings.add("checksum-without-commit", problem, version=version, path=entry.path)
             continue
         try:
             stated[version] = entry, parse_checksum(data)
