@@ -32,8 +32,16 @@ from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
-from tests.support.hostile.encrypted_files import encrypted
-from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, decimal_partition, look
+from tests.support.operations.fsck_findings import (
+    ROW_ID_COLUMNS,
+    VECTOR_FILE,
+    add_again,
+    decimal_partition,
+    encrypt_file,
+    look,
+    narrow_file,
+    repeat_row_ids,
+)
 from tests.support.tables.sound_tables import (
     CONFIGURATION,
     DATA,
@@ -44,11 +52,6 @@ from tests.support.tables.sound_tables import (
     SoundTable,
     parquet,
 )
-
-ROW_ID_COLUMNS = {
-    "delta.rowTracking.materializedRowIdColumnName": "_row_id",
-    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row_version",
-}
 
 
 @dataclass(frozen=True)
@@ -64,26 +67,6 @@ class Seed:
     """Whether the table has no checkpoints, compactions and checksums."""
     configuration: Mapping[str, str] = field(default_factory=dict)
     count: int = 1
-
-
-def _encrypt(t: SoundTable) -> None:
-    data = encrypted(pa.table({"a": [1]}), "a", footer=True)
-    t.store.put("c", data)
-    t.step(add_again(t, "c", size=len(data)))
-
-
-def _narrow(t: SoundTable) -> None:
-    data = parquet(kind=pa.int32())
-    t.store.put("c", data)
-    t.step(add_again(t, "c", size=len(data)))
-
-
-def _repeat_row_ids(t: SoundTable) -> None:
-    """The file stores the same row ID for all of its rows."""
-    ids = pa.array([1] * ROWS, pa.int64())
-    data = parquet_bytes(pa.table({"id": ids, "part": ["x"] * ROWS, "_row_id": ids}))
-    t.store.put("c", data)
-    t.step(add_again(t, "c", size=len(data)))
 
 
 def _archive(t: SoundTable) -> None:
@@ -427,7 +410,7 @@ SEEDS: dict[str, Seed] = {
     "invalid-statistics": Seed(lambda t: t.step(add_again(t, "c", stats='{"numRecords":')), "c"),
     "missing-row-id": Seed(lambda t: t.step(add_again(t, "c", baseRowId=None)), "c"),
     "overlapping-row-ids": Seed(lambda t: t.step(add_again(t, "c", baseRowId=25)), "c"),
-    "repeated-row-id": Seed(_repeat_row_ids, "c", configuration=ROW_ID_COLUMNS),
+    "repeated-row-id": Seed(repeat_row_ids, "c", configuration=ROW_ID_COLUMNS),
     "row-id-mark-too-low": Seed(lambda t: t.step(t.mark(38))),
     "future-row-commit-version": Seed(
         lambda t: t.step(add_again(t, "c", defaultRowCommitVersion=6)), "c"
@@ -450,8 +433,8 @@ SEEDS: dict[str, Seed] = {
         "c",
     ),
     "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
-    "unsupported-data-file": Seed(_encrypt, "c"),
-    "widened-without-feature": Seed(_narrow, "c"),
+    "unsupported-data-file": Seed(encrypt_file, "c"),
+    "widened-without-feature": Seed(narrow_file, "c"),
     "row-count-differs": Seed(lambda t: t.step(add_again(t, "c", stats='{"numRecords":9}')), "c"),
     "wrong-statistics": Seed(lambda t: t.step(add_again(t, "c", stats=_bounds(1, 9))), "c"),
     "loose-bounds": Seed(lambda t: t.step(add_again(t, "c", stats=_bounds(0, 10))), "c"),

@@ -13,8 +13,8 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.storage import open_store
-from tests.operations.fsck.test_findings import ROW_ID_COLUMNS, SEEDS
-from tests.support.operations.fsck_findings import NOW
+from tests.operations.fsck.test_findings import SEEDS
+from tests.support.operations.fsck_findings import NOW, ROW_ID_COLUMNS
 from tests.support.remedies.finding_remedies import BACKUP, REMEDIES, Played
 from tests.support.suite.play import some
 from tests.support.tables.sound_tables import SoundTable

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
+
 from delta_maintenance.operations.fsck.examination import Examination, examine
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
-from tests.support.tables.sound_tables import CONFIGURATION, SoundTable
+from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
+from tests.support.hostile.encrypted_files import encrypted
+from tests.support.tables.sound_tables import CONFIGURATION, ROWS, SoundTable, parquet
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
@@ -44,3 +47,29 @@ def decimal_partition(value: str) -> Callable[[SoundTable], object]:
         table.data("e", partitionValues={"d": value}),
         table.mark(),
     )
+
+
+ROW_ID_COLUMNS = {
+    "delta.rowTracking.materializedRowIdColumnName": "_row_id",
+    "delta.rowTracking.materializedRowCommitVersionColumnName": "_row_version",
+}
+
+
+def repeat_row_ids(t: SoundTable) -> None:
+    """The file stores the same row ID for all of its rows."""
+    ids = pa.array([1] * ROWS, pa.int64())
+    data = parquet_bytes(pa.table({"id": ids, "part": ["x"] * ROWS, "_row_id": ids}))
+    t.store.put("c", data)
+    t.step(add_again(t, "c", size=len(data)))
+
+
+def encrypt_file(t: SoundTable) -> None:
+    data = encrypted(pa.table({"a": [1]}), "a", footer=True)
+    t.store.put("c", data)
+    t.step(add_again(t, "c", size=len(data)))
+
+
+def narrow_file(t: SoundTable) -> None:
+    data = parquet(kind=pa.int32())
+    t.store.put("c", data)
+    t.step(add_again(t, "c", size=len(data)))
