@@ -19,7 +19,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
 from delta_maintenance.storage.local.store import LocalStore
 from tests.cli.test_policies import neglected
-from tests.support.catalogs.catalog_server import Entry, Refusal
+from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
 from tests.support.catalogs.gravitino_server import GravitinoServer
 from tests.support.catalogs.unity_server import DatabricksServer
 
@@ -50,7 +50,7 @@ def memory(tmp_path: Path) -> CatalogMemory:
     return CatalogMemory(LocalStore(str(tmp_path / "state")))
 
 
-def _document(server: DatabricksServer, *tables: object, **options: str) -> dict[str, object]:
+def _document(server: CatalogServer, *tables: object, **options: str) -> dict[str, object]:
     lake = {"kind": "unity", "address": server.url, "catalog": "prod", "options": options}
     defaults = {"checkpoint": {"max_commits": 2}}
     return {"version": 1, "defaults": defaults, "catalogs": {"lake": lake}, "tables": list(tables)}
