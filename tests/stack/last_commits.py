@@ -159,7 +159,8 @@ def maintain_last_commits(airflow: Airflow, lake: Path, *, limit: timedelta) -> 
         set_slots(128)
         airflow.wait_for("the work on the queued event", partial(is_maintained, queued))
         airflow.wait_for("the end of the other runs", partial(count_active, 1))
-    assert not any(map(is_maintained, (in_use, dropped, third)))
+    # The dropped event may have been sent again by now.
+    assert not any(map(is_maintained, (in_use, third)))
     (third / "hold").unlink()
     airflow.wait_for("the end of every run", partial(has_ended, airflow))
     idle = time.monotonic()
