@@ -167,6 +167,7 @@ def test_no_option_of_the_launchpad_weakens_what_the_policy_holds(
         # The launchpad gives all options to the same function of Python; its tests play the others.
         for operation, options in some([e for e in option_cases() if e[0] in DELETING], 8)
     ]
+    configs += [{"operation": verb, "options": {"holders": {}}} for verb in DELETING]
     configs += [{"operation": "vacuum", name: value} for name in FIELDS for value in some(ODD, 2)]
     for config in configs:
         held.play(
