@@ -108,8 +108,6 @@ class PolicyClones:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looks: dict[str, _Look] = field(default_factory=dict, repr=False)
     """Those under way."""
-    _slow: dict[str, datetime] = field(default_factory=dict, repr=False)
-    """When tables were waited for whose stores are slow."""
     _looked_at: datetime | None = None
     _looks_anew: int = 0
     _tables: Mapping[str, PolicyTable] = field(default_factory=dict, repr=False)
@@ -262,8 +260,8 @@ class PolicyClones:
         remembered = {**self._remembered(), **self._known}
         remembered |= self._ended_looks()
         self._begin_looks(remembered, now, anew=anew)
-        for uri, look in self._looks.items():
-            self._wait_for(uri, look, now)
+        for look in self._looks.values():
+            wait_for(look.job, patience=_PATIENCE if look.known.problem is None else _BRIEFLY)
         late = {
             uri: look.known.or_failed(_LATE, look.folders.sorted(), now=now)
             for uri, look in self._looks.items()
@@ -280,16 +278,6 @@ class PolicyClones:
         self._listed = {key.removeprefix(_LISTED) for key in former if key.startswith(_LISTED)}
         self._known = {**former, **known, **{_LISTED + part: listed for part in whole}}
         self._remember(self._known)
-
-    def _wait_for(self, uri: str, look: _Look, now: datetime) -> None:
-        """Waits for a look at a table: at length once, then briefly, and not every time."""
-        slow_at = self._slow.get(uri)
-        if slow_at is not None and timedelta() <= now - slow_at < _FRESH:
-            return
-        is_known = slow_at is not None or look.known.problem is not None
-        wait_for(look.job, patience=_BRIEFLY if is_known else _PATIENCE)
-        if look.job.seconds >= _BRIEFLY:
-            self._slow[uri] = now
 
     def _ended_looks(self) -> dict[str, References]:
         """Takes out the looks that are no longer under way."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import wait
 from datetime import timedelta
@@ -188,23 +187,3 @@ def test_a_failure_is_remembered_for_a_while_and_not_by_other_processes(
     assert set(again.clones.of(Table(named_store(f"{LAKE}/a")), policy_table, anew=True)) == {
         f"{LAKE}/copy"
     }
-
-
-def test_a_slow_table_costs_one_vacuum_its_time_and_what_is_known_of_it_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    table("a", "x.parquet")
-    copy = table("copy", f"{LAKE}/a/x.parquet")
-    slow = Silent(monkeypatch, "copy")
-    monkeypatch.setattr(slow.released, "wait", lambda seconds: time.sleep(0.4))
-    monkeypatch.setattr(clones_module, "_PATIENCE", 20.0)
-    run, seconds = Run("a", "copy"), []
-    for _ in range(12):
-        began = time.monotonic()
-        policy_table = run.policy.table_at(f"{LAKE}/a", name="a")
-        store = Table(named_store(f"{LAKE}/a"))
-        assert run.clones.of(store, policy_table, anew=True) == (copy.store.root,)
-        seconds.append(time.monotonic() - began)
-    assert seconds[0] >= 0.4 and sum(seconds[1:]) < 0.4 * 6
-    run.now += timedelta(minutes=6)
-    assert run.of("a") == {"copy"}

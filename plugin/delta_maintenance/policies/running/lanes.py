@@ -27,13 +27,6 @@ class Job(Future[Made]):
 
     began: float | None = None
     """When a thread began it, on a monotonic clock in seconds."""
-    ended: float | None = None
-
-    @property
-    def seconds(self) -> float:
-        """For how long a thread has worked on it."""
-        now = time.monotonic()
-        return (self.ended or now) - (self.began or now)
 
 
 def start_jobs(
@@ -57,13 +50,9 @@ def start_jobs(
                 return
             job.began = time.monotonic()
             try:
-                made = work(item)
+                job.set_result(work(item))
             except BaseException as error:
-                job.ended = time.monotonic()
                 job.set_exception(error)
-            else:
-                job.ended = time.monotonic()
-                job.set_result(made)
 
     for _ in range(min(lanes, len(jobs))):
         threading.Thread(target=run_lane, name="lane", daemon=True).start()
