@@ -28,15 +28,25 @@ demo: venv ## Neglected tables in, maintained tables out, the health page; DEMO=
 	@$(WITH_JAVA) $(PY) demo/run.py $(DEMO)
 
 .PHONY: test
-test: check ## The whole test suite, after the checks
-	$(WITH_TEST_JAVA) $(PYTEST) -n 4
+test: check ## The checks, then every short test and a sample of the long ones
+	$(WITH_TEST_JAVA) $(PYTEST) -n 4 --choose sample
+
+.PHONY: test-all
+test-all: venv ## The tests that make test leaves out
+	$(WITH_TEST_JAVA) $(PYTEST) -n 4 --choose rest
 
 .PHONY: quick
-quick: venv ## In two minutes: lint, types, and the tests that start nothing; it prints what it skips
+quick: venv ## In two minutes: lint, types, and short tests that start nothing; it prints what it skips
+	@$(MAKE) --no-print-directory --jobs 2 quick-types quick-tests
+
+.PHONY: quick-types quick-tests
+quick-types:
+	$(PY) -m mypy
+
+quick-tests:
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
-	$(PY) -m mypy
-	DELTA_MAINTENANCE_PLAY=few $(PYTEST) -n 3 --quick
+	DELTA_MAINTENANCE_PLAY=few $(PYTEST) -n 2 --choose quick
 
 .PHONY: nightly
 nightly: venv ## What make test leaves out: every case, make fuzz, the other supported versions; NIGHTLY=PART

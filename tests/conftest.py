@@ -16,7 +16,7 @@ pytest_plugins = [
     "tests.support.suite.hangs",
     "tests.support.suite.play",
     "tests.support.suite.resources",
-    "tests.support.suite.quick",
+    "tests.support.suite.choice",
     "tests.support.suite.servers",
 ]
 

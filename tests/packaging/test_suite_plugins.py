@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.suite import durations, play, resources
+from tests.support.suite import choice, durations, play, resources
 from tests.support.suite.durations import Recorded
 
 MODULE = """\
@@ -64,7 +64,7 @@ def project(tmp_path: Path) -> Path:
         "timeout = 100\n"
         "addopts = --strict-markers\n"
     )
-    plugins = ["tests.support.suite.resources", "tests.support.suite.quick"]
+    plugins = [f"tests.support.suite.{name}" for name in ("durations", "resources", "choice")]
     (tmp_path / "conftest.py").write_text(f"pytest_plugins = {plugins}\n")
     return tmp_path
 
@@ -78,7 +78,7 @@ def run(project: Path, *arguments: str) -> str:
 
 @pytest.mark.process
 def test_a_quick_test_that_starts_a_process_fails(project: Path) -> None:
-    told = run(project, "--quick")
+    told = run(project, "--choose=quick")
     assert "ERROR tests/test_marks.py::test_unmarked" in told
     assert "the test is not marked 'process', and caused subprocess.Popen" in told
     assert "2 passed, 1 deselected, 1 error" in told
@@ -88,7 +88,7 @@ def test_a_quick_test_that_starts_a_process_fails(project: Path) -> None:
 @pytest.mark.parametrize("processes", [0, 1])
 def test_a_quick_run_skips_marked_tests_and_reports_that(project: Path, processes: int) -> None:
     told = run(
-        project, "--quick", f"-n{processes}", "--deselect=tests/test_marks.py::test_unmarked"
+        project, "--choose=quick", f"-n{processes}", "--deselect=tests/test_marks.py::test_unmarked"
     )
     assert "1 passed" in told and "test_marked" not in told
     # The folder is not imported, or the run would fail.
@@ -122,6 +122,36 @@ def test_the_longest_group_comes_first() -> None:
         "tests/cli/test_c.py",
         "tests/cli/test_new.py",
     ]
+
+
+def test_a_sample_has_some_tests_of_each_function_and_of_every_module() -> None:
+    recorded = {
+        "tests/test_mixed.py": Recorded(
+            seconds=25, tests=31, functions={"test_many": (4.0, 8), "Test::test_long": (21.0, 3)}
+        ),
+        "tests/test_slow.py": Recorded(
+            seconds=14, tests=2, functions={"test_slowest": (9.0, 1), "test_slow": (5.0, 1)}
+        ),
+    }
+    many = [f"tests/test_mixed.py::test_many[{number}]" for number in range(8)]
+    short = [f"tests/test_mixed.py::test_short[a::{number}]" for number in range(20)]
+    long = [f"tests/test_mixed.py::Test::test_long[{number}]" for number in range(3)]
+    slow = ["tests/test_slow.py::test_slowest", "tests/test_slow.py::test_slow"]
+    new = ["tests/test_new.py::test"]
+    huge = ["tests/test_huge.py::test_huge"]
+    recorded["tests/test_huge.py"] = Recorded(
+        seconds=31, tests=1, functions={"test_huge": (31.0, 1)}
+    )
+    nodeids = [*many, *short, *long, *slow, *huge, *new]
+    assert choice.sample(nodeids, recorded, 2.0) == {*many[::2], *short, *new}
+    assert choice.sample_of_every_module(nodeids, recorded) == {*many[::2], *short, *new, slow[1]}
+
+
+@pytest.mark.process
+def test_the_sample_and_the_rest_are_the_whole_suite(project: Path) -> None:
+    (project / "tests" / "spark" / "test_session.py").unlink()
+    sample, rest = (run(project, f"--choose={part}") for part in ("sample", "rest"))
+    assert "3 passed" in sample and "3 deselected" in rest
 
 
 def test_a_choice_of_cases_is_spread_and_keeps_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:

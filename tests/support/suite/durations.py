@@ -1,6 +1,7 @@
-"""The durations of test modules: recorded in `tests/durations.json`, and used to divide runs.
+"""The durations of tests: recorded in `tests/durations.json`, and used to choose and divide runs.
 
-`pytest --record-durations` writes the file after a run; `make durations` runs all tests so. The
+`pytest --record-durations` writes the file after a run; `make durations` runs all tests so. Each
+line has a module: its seconds, its tests, and both of each function that took at least 0.1 s. The
 processes of a run get the longest groups of modules first, so that they end at about the same time.
 Modules that share a costly session belong to one group, and so to one process.
 """
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ ALONE = (
     "tests/storage/hdfs/test_kerberos.py",
 )
 """Modules in such folders that start processes of their own."""
+_SHORT_SECONDS = 0.1
 UNKNOWN_SECONDS = 5.0
 """The assumed duration of modules that are not recorded."""
 
@@ -42,6 +45,8 @@ class Recorded:
 
     seconds: float
     tests: int
+    functions: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """The same of each function, short ones left out."""
 
 
 def read_durations(file: Path = FILE) -> dict[str, Recorded]:
@@ -49,14 +54,31 @@ def read_durations(file: Path = FILE) -> dict[str, Recorded]:
     if not file.exists():
         return {}
     return {
-        module: Recorded(seconds=seconds, tests=tests)
-        for module, (seconds, tests) in json.loads(file.read_text()).items()
+        module: Recorded(seconds=seconds, tests=tests, functions=functions)
+        for module, (seconds, tests, functions) in json.loads(file.read_text()).items()
     }
+
+
+def module_of(nodeid: str) -> str:
+    """Returns the path of the module of a test."""
+    return nodeid.partition("::")[0]
+
+
+def function_of(nodeid: str) -> str:
+    """Returns the name of the function of a test, with its class, without parameters."""
+    return nodeid.partition("::")[2].partition("[")[0]
+
+
+def mean_seconds(nodeid: str, recorded: Mapping[str, Recorded]) -> float:
+    """Returns the seconds of one test of a function; 0 if it is short or not recorded."""
+    module = recorded.get(module_of(nodeid))
+    seconds, tests = module.functions.get(function_of(nodeid), (0.0, 1)) if module else (0.0, 1)
+    return seconds / tests
 
 
 def group_of(nodeid: str) -> str:
     """Returns the group of modules that runs in one process."""
-    module = nodeid.partition("::")[0]
+    module = module_of(nodeid)
     if module in ALONE:
         return module
     return next((group for start, group in SHARED.items() if module.startswith(start)), module)
@@ -64,7 +86,7 @@ def group_of(nodeid: str) -> str:
 
 def longest_first(nodeids: list[str], durations: dict[str, Recorded]) -> list[str]:
     """Returns the groups of these tests, the longest first; equal ones by name."""
-    modules = {nodeid.partition("::")[0] for nodeid in nodeids}
+    modules = {module_of(nodeid) for nodeid in nodeids}
     seconds: defaultdict[str, float] = defaultdict(float)
     for module in modules:
         recorded = durations.get(module)
@@ -114,16 +136,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 class _Recorder:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._tests: defaultdict[str, set[str]] = defaultdict(set)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        module = report.nodeid.partition("::")[0]
-        self._seconds[module] += report.duration
-        self._tests[module].add(report.nodeid)
+        self._seconds[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
+        modules: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for nodeid, seconds in self._seconds.items():
+            modules[module_of(nodeid)][function_of(nodeid)].append(seconds)
         rows = (
-            f"  {json.dumps(module)}: [{self._seconds[module]:.1f}, {len(self._tests[module])}]"
-            for module in sorted(self._seconds)
+            f"  {json.dumps(module)}: {json.dumps(_record_of(modules[module]))}"
+            for module in sorted(modules)
         )
         FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def _record_of(functions: Mapping[str, list[float]]) -> list[Any]:
+    return [
+        round(sum(map(sum, functions.values())), 1),
+        sum(map(len, functions.values())),
+        {
+            name: [round(sum(seconds), 1), len(seconds)]
+            for name, seconds in functions.items()
+            if sum(seconds) >= _SHORT_SECONDS
+        },
+    ]

@@ -1,7 +1,7 @@
 """Marks every test with the resources that it starts, and fails unmarked tests that start one.
 
 The marks come from the folder of a test, from its fixtures, and from its module. Any of them makes
-a test `slow`. With `--quick`, the run watches what unmarked tests start.
+a test `slow`. With `--choose quick`, the run watches what unmarked tests start.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, what in RESOURCES.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", f"slow: carries any of {', '.join(RESOURCES)}")
-    if config.getoption("--quick"):
+    if config.getoption("--choose") == "quick":
         config.pluginmanager.register(_Watch())
 
 
