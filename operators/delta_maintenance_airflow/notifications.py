@@ -2,95 +2,71 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook, BaseNotifier
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, mask
 from delta_maintenance_airflow.operators.scheduled import FAILED, summary_text
-from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store, notify_conn_id
 from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_maintenance.policies.definition.alerts import AlertRules, Webhook
+_TIMEOUT = (5.0, 20.0)
+"""Seconds to connect, and to wait for an answer."""
 
 
 class DeltaFailureNotifier(BaseNotifier):
-    """Tells the owners of tables what has failed since the last run of the Dag `delta_maintenance`,
-    and which tables are well again, each once, by the `alerts` of the policy.
+    """Posts what has failed since the last run of the Dag `delta_maintenance`, and which tables are
+    well again, each once, as `{"text": ...}`.
 
     For the callbacks of the task of `DeltaSummaryOperator`. A failure that stays the same, or is
-    acknowledged, is not told. A message that is not delivered is part of the next run's.
+    acknowledged, is not posted. A message that is not delivered is part of the next run's.
 
-    :param policy: the file with the policy; the default is `[delta_maintenance] policy` in
-        Airflow's configuration. (templated)
-    :param conn_id: the connection for owners whom the policy gives no webhook, unless it has a
-        default; by default `[delta_maintenance] notify_conn_id`. (templated)
+    :param conn_id: see `MaintenanceSummaryNotifier`.
     """
 
-    template_fields = ("policy", "conn_id")
+    template_fields = ("conn_id",)
 
-    def __init__(self, *, policy: str | None = None, conn_id: str | None = None) -> None:
+    def __init__(self, *, conn_id: str | None = None) -> None:
         super().__init__()
-        self.policy = policy
         self.conn_id = conn_id
 
     def notify(self, context: Context) -> None:
         ti = context["ti"]
         failed = ti.xcom_pull(task_ids=ti.task_id, key=FAILED)
-        rules = self._rules()
-        if failed is None or (rules.default is None and not rules.owners):
+        if failed is None or not self.has_recipient():
             return
         if as_flag(context["params"].get("plan_only", False)):
             # The stored runs are plans, which say nothing about failures.
             return
         from delta_maintenance import clock
-        from delta_maintenance.policies.alerts import tell
+        from delta_maintenance.policies.new_failures import report_new_failures
 
-        lost = tell(
-            rules,
+        report_new_failures(
             assessment_store(),
             failed["tables"],
             self.deliver,
             title=ti.dag_id,
             now=clock.now(),
-            of_run=failed["of_run"],
+            problems_of_run=failed["of_run"],
         )
-        if lost:
-            raise AirflowException("; ".join(map(str, lost)))
 
-    def deliver(self, webhook: Webhook, text: str) -> bool:
-        """Posts a message; returns false if the webhook has neither a connection nor a variable.
+    def has_recipient(self) -> bool:
+        """Returns whether there is a connection. Override this method together with `deliver`."""
+        return (self.conn_id or notify_conn_id()) is not None
+
+    def deliver(self, text: str) -> None:
+        """Posts a message; an error makes it part of the next run's.
 
         Override this method to send messages by another notifier of Airflow.
         """
-        from delta_maintenance.policies.webhook import post_by_environment
-
-        if webhook.connection is None:
-            return post_by_environment(webhook, text, environment=os.environ)
-        from delta_maintenance.errors import AlertError
-
-        try:
-            _post(webhook.connection, {"text": text})
-        except AirflowException as error:
-            problem = str(error)
-        else:
-            return True
-        raise AlertError(problem, remedy="the next run sends it again")
-
-    def _rules(self) -> AlertRules:
-        from delta_maintenance.policies.definition.alerts import Webhook
-
-        rules = PolicyWork(self.policy).policy.alerts
         conn_id = self.conn_id or notify_conn_id()
-        if rules.default is not None or conn_id is None:
-            return rules
-        return rules.model_copy(update={"default": Webhook(connection=conn_id)})
+        assert conn_id is not None
+        _post(conn_id, text)
 
 
 class MaintenanceSummaryNotifier(BaseNotifier):
@@ -120,7 +96,7 @@ class MaintenanceSummaryNotifier(BaseNotifier):
         summary = ti.xcom_pull(task_ids=ti.task_id, key=BaseXCom.XCOM_RETURN_KEY)
         if summary is None or (self.quiet and not summary["num_problems"]):
             return
-        _post(conn_id, {"text": f"{ti.dag_id}: {summary_text(summary)}"})
+        _post(conn_id, f"{ti.dag_id}: {summary_text(summary)}")
 
 
 class ApprovalNotifier(BaseNotifier):
@@ -145,12 +121,13 @@ class ApprovalNotifier(BaseNotifier):
         assert isinstance(task, HITLOperator)
         first = (task.body or task.subject).partition("\n")[0]
         link = HITLOperator.generate_link_to_ui_from_context(context=context)
-        _post(conn_id, {"text": f"{ti.dag_id}: {first} {link}"})
+        _post(conn_id, f"{ti.dag_id}: {first} {link}")
 
 
-def _post(conn_id: str, message: dict[str, Any]) -> None:
-    from delta_maintenance.errors import DeltaMaintenanceError
-    from delta_maintenance.policies.webhook import post
+def _post(conn_id: str, text: str) -> None:
+    """Posts a message. Errors name the connection: whoever knows the address can post."""
+    # Imported here, because importing notifiers must not take long.
+    import requests
 
     connection = BaseHook.get_connection(conn_id)
     address = connection.host or ""
@@ -161,10 +138,17 @@ def _post(conn_id: str, message: dict[str, Any]) -> None:
     # The path of a webhook is a secret, and the log of the HTTP client contains it.
     mask(address)
     mask("/" + address.partition("://")[2].partition("/")[2])
+    token = connection.password
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        post(address, message["text"], name=f"the connection {conn_id}", token=connection.password)
-    except DeltaMaintenanceError as error:
-        problem = str(error)
-    else:
-        return
-    raise AirflowException(problem)
+        with requests.post(
+            address, json={"text": text}, headers=headers, timeout=_TIMEOUT, stream=True
+        ) as response:
+            problem = None if response.ok else f"HTTP status {response.status_code}"
+    except requests.RequestException as error:
+        problem = type(error).__name__
+    # Raised outside the handler: the caught error contains the address.
+    if problem is not None:
+        raise AirflowException(
+            f"the message to the connection {conn_id} was not accepted: {problem}"
+        )

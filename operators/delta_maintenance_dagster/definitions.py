@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import dagster as dg
 from pydantic import Field
 
-from delta_maintenance.policies.definition.alerts import AlertRules
 from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor, build_table_asset
 from delta_maintenance_dagster.failures import SharedState
@@ -79,8 +78,8 @@ class Execution(dg.Model, dg.Resolvable):
         default=None,
         description=(
             "A folder in any store, used for nothing else, that keeps assessments: failures are "
-            "acknowledged there with `delta-maintenance acknowledge`, and the `alerts` of the "
-            "policy need it. Its storage options are those of the component."
+            "acknowledged there with `delta-maintenance acknowledge`. Its storage options are "
+            "those of the component."
         ),
     )
 
@@ -128,8 +127,7 @@ def build_definitions(
     )
     shared = None
     if execution.state is not None:
-        alerts = next((each.among.alerts for each in tables if each.among), AlertRules())
-        shared = SharedState(uri=execution.state, storage=resources.storage, alerts=alerts)
+        shared = SharedState(uri=execution.state, storage=resources.storage)
     approved = [table for table in tables if table.policy.rules.approval]
     settings = StepSettings(
         thresholds=thresholds,

@@ -166,7 +166,6 @@ def build_maintenance_step(
         ]
         failed: list[FinishedRun] = []
         ended: list[FinishedRun] = []
-        names: list[str] = []
         try:
             for run, finished in all_of(runs, lambda run: _work(run, config)):
                 ended.append(finished)
@@ -174,8 +173,6 @@ def build_maintenance_step(
                     run.evaluate_checks(finished, settings.thresholds)
                 if finished.problem is not None:
                     failed.append(finished)
-                if finished.result.exit_status:
-                    names.append(run.table.policy.name)
                 # A plan materialises nothing. Dagster keeps no output of failed steps, although
                 # completed work should be visible.
                 if finished.result.exit_status or config.plan_only:
@@ -190,8 +187,6 @@ def build_maintenance_step(
             raise dg.Failure(
                 "the run was terminated; another run continues from there", allow_retries=False
             ) from interrupt
-        if state is not None:
-            state.tell(context.resources, context.log, names, title=context.run.job_name)
         if len(ended) > 1:
             context.log.info(sums_of(ended))
         if failed:

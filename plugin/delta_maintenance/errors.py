@@ -250,15 +250,6 @@ class CatalogUnavailableError(CatalogError):
     usual_remedy = "check the address of the catalog, or run again when it is available"
 
 
-class AlertError(DeltaMaintenanceError):
-    """A webhook did not accept a message. Correct its address, or wait: the next run tells the
-    same again.
-    """
-
-    retryable = True
-    usual_remedy = "check the address and the token; the next run sends the message again"
-
-
 class UnexpectedError(DeltaMaintenanceError):
     """An error of another library, or a defect of this one. Run again; report it if it persists."""
 

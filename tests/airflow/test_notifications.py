@@ -52,7 +52,7 @@ def test_a_failed_notification_shows_no_part_of_the_address(
     monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
     caplog.set_level(logging.INFO)
     with pytest.raises(AirflowException, match=refused) as failure:
-        _post("chat", {"text": "hello"})
+        _post("chat", "hello")
     assert "connection chat" in str(failure.value) and "canary" not in repr(failure.value)
     assert failure.value.__suppress_context__ or failure.value.__context__ is None
     # The HTTP client logs the address if somebody asks it to.

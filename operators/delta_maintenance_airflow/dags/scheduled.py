@@ -166,8 +166,8 @@ def scheduled_dag(
             run_task="run",
             trigger_rule="all_done",
             retries=0,
-            on_success_callback=DeltaFailureNotifier(policy=policy),
-            on_failure_callback=DeltaFailureNotifier(policy=policy),
+            on_success_callback=DeltaFailureNotifier(),
+            on_failure_callback=DeltaFailureNotifier(),
         )
         run >> summary
         pending = DeltaPendingPlansOperator(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -93,7 +92,6 @@ class PolicyTables:
             if policy.ledger is None
             else recorder_of(policy.ledger, given=self._given, state=state)
         )
-        self._alerts = policy.alerts
         self._discover = partial(
             discover,
             policy,
@@ -238,27 +236,6 @@ class PolicyTables:
         entry = state.load(uri, name=name) if state is not None else None
         known = entry.acknowledgement if isinstance(entry, AssessmentEntry) else None
         return known if known is not None and known.covers(failure, now=clock.now()) else None
-
-    def tell(self, failed: Iterable[str]) -> None:
-        """Tells the owners of these tables about failures that are new since the last call.
-
-        A message that is not delivered is a warning, and part of the next call.
-        """
-        if not self._alerts.owners and self._alerts.default is None:
-            return
-        if self._state is None:
-            warn(["alerts are sent only with --state, which keeps what was told"])
-            return
-        from delta_maintenance.policies.alerts import tell
-        from delta_maintenance.policies.webhook import post_by_environment
-
-        post = partial(post_by_environment, environment=os.environ)
-        try:
-            title = "delta-maintenance"
-            lost = tell(self._alerts, self._state, failed, post, title=title, now=clock.now())
-        except DeltaMaintenanceError as error:
-            lost = (error,)
-        warn(str(error) for error in lost)
 
 
 def _name_in(named: Mapping[str, PolicyTable], text: str) -> str:

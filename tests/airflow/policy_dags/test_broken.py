@@ -61,7 +61,7 @@ def broken_lake(policy: Callable[..., Path], tmp_path: Path) -> list[str]:
         "limits": {"max_deleted_files": 0},
         "owner": "sales",
     }
-    path = policy(
+    policy(
         {"name": "gone", "uri": str(tmp_path / "nowhere"), "owner": "sales"},
         limited,
         {"name": "lost", "uri": f"{tmp_path}/lost", "storage": {"connection": "of nobody"}},
@@ -69,21 +69,24 @@ def broken_lake(policy: Callable[..., Path], tmp_path: Path) -> list[str]:
         checkpoint={"max_commits": 1_000},
         clones={"unreadable": "ignore"},
     )
-    alerts = "alerts: {owners: {sales: {connection: chat}}}\n"
-    path.write_text(path.read_text() + alerts)
     return ["gone", "limited", "lost", "s3://unlisted/**"]
 
 
 def test_a_run_is_green_when_only_acknowledged_tables_fail(
-    broken_lake: list[str], run: Callable[..., Any], chat: Chat, tmp_path: Path
+    broken_lake: list[str],
+    run: Callable[..., Any],
+    chat: Chat,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__NOTIFY_CONN_ID", "chat")
     first = run("delta_maintenance")
     assert first["state"] == "failed" and first["run[0]"].state == "failed"
     assert first["summary"].told["num_problems"] == 4
     [(token, text)] = chat
     assert token == "Bearer of the chat"
-    assert text.startswith("delta_maintenance: 2 new failures\n• gone: table ")
-    assert "\n• limited: 1 file would be deleted" in text, "only the owner's tables"
+    assert text.startswith("delta_maintenance: 4 new failures\n• gone: table ")
+    assert "\n• limited: 1 file would be deleted" in text
 
     acknowledge(*broken_lake)
     second = run("delta_maintenance")
@@ -105,7 +108,7 @@ def test_a_run_is_green_when_only_acknowledged_tables_fail(
     assert len(chat) == 2, "an hour later it is not new"
 
 
-def test_new_failures_go_to_the_configured_connection_without_alerts_in_the_policy(
+def test_new_failures_go_once_to_the_configured_connection(
     policy: Callable[..., Path],
     run: Callable[..., Any],
     chat: Chat,

@@ -1,9 +1,7 @@
-"""Known failures on the command line: named apart, without an exit status and without alerts."""
+"""Known failures on the command line: named apart, and without an exit status."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +10,6 @@ import yaml
 
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.servers.loopback import Reply, Request, serve
-
-
-@pytest.fixture
-def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The messages that a webhook has received."""
-    heard: list[str] = []
-
-    def answer(request: Request) -> Reply:
-        heard.append(json.loads(request.body)["text"])
-        return Reply(status=200)
-
-    with serve(answer) as address:
-        monkeypatch.setenv("SALES_CHAT", f"{address}/hook")
-        yield heard
 
 
 @pytest.fixture
@@ -47,7 +30,6 @@ def policy(tmp_path: Path) -> Path:
                 "version": 1,
                 "defaults": {"checkpoint": {"max_commits": 1}},
                 "tables": tables,
-                "alerts": {"owners": {"sales": {"url": "${env:SALES_CHAT}"}}},
             }
         )
     )
@@ -58,15 +40,11 @@ def tear(folder: Path, version: int = 1) -> None:
     (folder / "_delta_log" / f"{version:020}.json").write_bytes(b"{")
 
 
-@pytest.mark.server
-def test_runs_succeed_while_only_acknowledged_tables_fail(
-    cli: Any, policy: Path, chat: list[str]
-) -> None:
+def test_runs_succeed_while_only_acknowledged_tables_fail(cli: Any, policy: Path) -> None:
     state = policy.parent / "state"
     on = (policy, "--state", state)
     first = cli("run", *on)
     assert first.status == 5 and "2 tables: 1 done, 1 failed" in first.out
-    assert len(chat) == 1 and chat[0].startswith("delta-maintenance: 1 new failure\n• torn: ")
     done = cli(
         *("acknowledge", "torn", "--state", state, "--until", "2d", "--by", "ann"),
         *("--reason", "restored on Monday"),
@@ -82,16 +60,13 @@ def test_runs_succeed_while_only_acknowledged_tables_fail(
         assert ": restored on Monday: table " in again.err
     assert cli("run", *on, "--dry-run").status == 0
     assert "acknowledged" in cli("assess", *on, "--group-by", "owner").out
-    assert len(chat) == 1
     (policy.parent / "torn/_delta_log" / f"{1:020}.json").unlink()
     tear(policy.parent / "torn", 0)
     other = cli("run", *on)
     assert other.status == 5 and "acknowledged" not in other.err
-    assert len(chat) == 2 and "00000000.json" in chat[1]
 
 
-@pytest.mark.server
-def test_an_acknowledgement_can_be_removed(cli: Any, policy: Path, chat: list[str]) -> None:
+def test_an_acknowledgement_can_be_removed(cli: Any, policy: Path) -> None:
     state = policy.parent / "state"
     cli("assess", policy, "--state", state)
     about = ("acknowledge", "torn", "--state", state)
@@ -118,10 +93,7 @@ def test_a_process_whose_user_has_no_name_can_acknowledge(
     assert (told.status, told.err) == (0, "") and told.out.startswith("torn: acknowledged until 20")
 
 
-@pytest.mark.server
-def test_what_cannot_be_acknowledged_is_refused_in_one_line(
-    cli: Any, policy: Path, chat: list[str]
-) -> None:
+def test_what_cannot_be_acknowledged_is_refused_in_one_line(cli: Any, policy: Path) -> None:
     state = policy.parent / "state"
     cli("assess", policy, "--state", state)
     for words, problem in (
@@ -135,17 +107,3 @@ def test_what_cannot_be_acknowledged_is_refused_in_one_line(
         refused = cli("acknowledge", *words, "--state", state)
         assert refused.status == 2 and problem in refused.err, refused.err
         assert refused.err.count("\n") == 1 and refused.out == ""
-
-
-@pytest.mark.server
-def test_a_lost_alert_is_a_warning_and_told_by_the_next_run(
-    cli: Any, policy: Path, chat: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on = (policy, "--state", policy.parent / "state")
-    with monkeypatch.context() as unset:
-        unset.delenv("SALES_CHAT")
-        lost = cli("run", *on)
-    assert lost.status == 5 and "the environment variable SALES_CHAT is not set" in lost.err
-    assert cli("run", *on).status == 5 and len(chat) == 1
-    without = cli("run", policy)
-    assert "alerts are sent only with --state" in without.err and len(chat) == 1

@@ -96,8 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for line in _sums(results, arguments, known):
             print(line)
-    if not arguments.dry_run:
-        tables.tell(each.name for each in failed)
     return worst(((each.name, each.problem, each.exit_status) for each in failed), known)
 
 

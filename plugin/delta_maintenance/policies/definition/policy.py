@@ -19,7 +19,6 @@ from delta_maintenance.catalogs.models import CatalogTable
 from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
-from delta_maintenance.policies.definition.alerts import AlertRules
 from delta_maintenance.policies.definition.catalogs import (
     CatalogRule,
     NamePatternText,
@@ -197,8 +196,6 @@ class Policy(PolicyModel):
     """The Delta table that gets a row for each operation that ran, or only its address."""
     prices: Prices | None = None
     """What requests, storage and time cost. Without it, the ledger shows units only."""
-    alerts: AlertRules = AlertRules()
-    """Who is told of new failures."""
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
