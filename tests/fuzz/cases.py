@@ -6,7 +6,7 @@ import random
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from delta_maintenance.address import Address
@@ -40,7 +40,7 @@ def play(seed: int, candidates: list[Files], *, verbs: int = VERBS_PER_CASE) -> 
     table = pick(candidates, chance)
     contents, told = mutate(table, chance)
     chosen = chance.sample(sorted(VERBS), min(verbs, len(VERBS)))
-    mutated = Files(table.name, contents, table.recent)
+    mutated = replace(table, contents=contents)
     with ExitStack() as stack:
         if chance.random() < 0.1 or not all(map(_is_clean, contents)):
             root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz-")))

@@ -77,7 +77,7 @@ def _some_file(mutated: Mutated, chance: random.Random) -> str:
     others = sorted(path for path in mutated if not path.startswith(f"{LOG}/"))
     # Checkpoints are few among commits, but use most of the decoders.
     checkpoints = [path for path in of_log if "checkpoint" in path or "_sidecars" in path]
-    # Where rows can be read, and journals of rewrites, their files are damaged more often.
+    # Where rows can be read, their files are damaged more often.
     shares = (0.2, 0.5) if any("/" in path for path in others) else (0.4, 0.85)
     for kind, share in zip((checkpoints, of_log, others), (*shares, 1), strict=True):
         if kind and chance.random() < share:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from unittest import mock
 
 import pyarrow as pa
 
-from delta_maintenance import clock
-from delta_maintenance.clock import epoch_millis
-from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 from tests.support.rewrites.data_files import (
     ROW_TRACKING,
@@ -43,13 +36,8 @@ class Files:
     name: str
     contents: Mapping[str, bytes]
     """By path relative to the root."""
-    recent: frozenset[str] = frozenset()
-    """The files that were written just now. The others are old."""
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether its data files can be read."""
-        return bool(self.recent)
+    has_rows: bool = False
+    """Whether its data files can be read."""
 
     def put_into(self, store: MemoryStore) -> None:
         """Writes every file; commits are one minute apart and long ago."""
@@ -69,7 +57,7 @@ class Files:
             os.utime(place, (instant, instant))
 
     def _written_ms(self, path: str) -> int:
-        return epoch_millis(clock.now()) if path in self.recent else EPOCH_MS + _age(path)
+        return EPOCH_MS + _age(path)
 
 
 def tables(corpus: Path) -> list[Files]:
@@ -106,11 +94,11 @@ def _age(path: str) -> int:
     return -60 * _DAY_MS + min(version, 10_000) * MINUTE_MS
 
 
-def _files(name: str, build: Callable[[TableBuilder], Collection[str]]) -> Files:
+def _files(name: str, build: Callable[[TableBuilder], None]) -> Files:
     builder = TableBuilder()
-    recent = frozenset(build(builder))
+    build(builder)
     contents = {path: builder.store.read(path) for path in _paths(builder)}
-    return Files(name, contents, recent)
+    return Files(name, contents, has_rows=build is _rows)
 
 
 def _paths(builder: TableBuilder) -> set[str]:
@@ -150,7 +138,7 @@ def _write(table: TableBuilder, number: int, **fields: object) -> None:
     )
 
 
-def _plain(table: TableBuilder) -> Collection[str]:
+def _plain(table: TableBuilder) -> None:
     _begin(table)
     for number in range(1, 7):
         _write(table, number, tags={"k": "v"})
@@ -160,10 +148,9 @@ def _plain(table: TableBuilder) -> Collection[str]:
     table.hint(5)
     table.checksum(6, {"tableSizeBytes": 20, "numFiles": 2, "numMetadata": 1, "numProtocol": 1})
     table.write("_last_vacuum_info", b'{"latestCommitVersionOutsideOfRetentionWindow":1}')
-    return ()
 
 
-def _v2(table: TableBuilder) -> Collection[str]:
+def _v2(table: TableBuilder) -> None:
     _begin(table, "v2Checkpoint", "deletionVectors", writer_only=("appendOnly", "invariants"))
     for number in range(1, 5):
         _write(table, number, dv=log.deletion_vector() if number == 4 else None)
@@ -171,21 +158,19 @@ def _v2(table: TableBuilder) -> Collection[str]:
     other = "00000000-0000-4000-8000-111111111111"
     table.v2_checkpoint(4, encoding="parquet", sidecars=1, uuid=other)
     table.hint(4)
-    return ()
 
 
-def _tracked(table: TableBuilder) -> Collection[str]:
+def _tracked(table: TableBuilder) -> None:
     names = ("appendOnly", "invariants", "domainMetadata", "rowTracking", "inCommitTimestamp")
     _begin(table, "columnMapping", writer_only=names)
     table.commit([log.domain("delta.rowTracking", '{"rowIdHighWaterMark":11}')])
     for number in range(2, 5):
         _write(table, number, baseRowId=3 * number, defaultRowCommitVersion=number)
     table.checkpoint(3)
-    return ()
 
 
-def _rows(table: TableBuilder) -> Collection[str]:
-    """Data files with rows and vectors, and the journal of a rewrite that was killed."""
+def _rows(table: TableBuilder) -> None:
+    """Data files with rows and vectors."""
     names = ("appendOnly", "invariants", "domainMetadata", "rowTracking")
     configuration = {
         **ROW_TRACKING,
@@ -224,23 +209,9 @@ def _rows(table: TableBuilder) -> Collection[str]:
         if number == 5:
             table.v2_checkpoint(6, encoding="parquet", sidecars=3)
             table.hint(6)
-    return _killed_rewrite(table)
 
 
-def _killed_rewrite(table: TableBuilder) -> set[str]:
-    before = _paths(table)
-    options = optimize.OptimizeOptions(min_files=2)
-    now = clock.now()
-    planned = optimize.plan(table.open().snapshot(), options, context=RunContext.at(now))
-    with mock.patch.object(Transaction, "commit", side_effect=SimulatedCrash):
-        try:
-            optimize.apply(table.open(), planned, context=RunContext.at(now))
-        except SimulatedCrash:
-            return _paths(table) - before
-    raise AssertionError("nothing was committed")
-
-
-_BUILDERS: Mapping[str, Callable[[TableBuilder], Collection[str]]] = {
+_BUILDERS: Mapping[str, Callable[[TableBuilder], None]] = {
     "hand-plain": _plain,
     "hand-v2": _v2,
     "hand-tracked": _tracked,

@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.errors import CommitUnknownError
-from delta_maintenance.operations.rewriting import journal, run
 from delta_maintenance.testing import actions as log
 from tests.support.rewrites.clustered_tables import DOMAIN, ClusteredTable, statistics
 from tests.support.rewrites.data_files import ROW_TRACKING
@@ -109,19 +107,3 @@ def test_files_of_former_clustering_columns_are_not_committed(columns: Any) -> N
     assert result.problem == "the clustering columns of the table changed"
     assert made.rows() == before
     assert all("f0" in path for path in live_adds(made.store))
-
-
-@pytest.mark.conformance("RW-36")
-def test_sorted_files_are_not_journalled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "JOURNAL_EVERY", -run.JOURNAL_EVERY)
-    made, _ = prepared()
-
-    def lost() -> None:
-        raise CommitUnknownError("the response is lost")
-
-    made.store.races = [lost]
-    with pytest.raises(CommitUnknownError):
-        made.cluster()
-    listed = [p for batch in made.store.list_tree() for p in batch["path"].to_pylist()]
-    assert not any(path.startswith(journal.FOLDER) and path.endswith(".json") for path in listed)
-    assert made.cluster().status == "rewritten"

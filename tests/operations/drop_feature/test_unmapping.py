@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -13,11 +12,9 @@ import pytest
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.drop_feature import unmapping
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import SimulatedCrash
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.mapped_tables import (
     HIGHEST,
@@ -246,27 +243,3 @@ def test_a_damaged_file_keeps_the_mapping_and_is_named(clock: Clock) -> None:
     with pytest.raises(CorruptTableError, match=path):
         drop(made.store, clock, FEATURE)
     assert MODE in Table(made.store).snapshot().metadata.configuration
-
-
-@pytest.mark.conformance("RW-38", "RW-45")
-def test_the_files_of_a_run_that_was_killed_are_used(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = mapped_table()
-    clock.govern(made.store)
-    for part in "xyz":
-        made.append(rows(10 * ord(part)), partitionValues={"c6": part})
-    before, ids = mapped_rows(made.store), identities(made.store)
-
-    def crash() -> None:
-        raise SimulatedCrash("before the commit")
-
-    monkeypatch.setattr(unmapping, "JOURNAL_EVERY", timedelta(0))
-    made.store.races = [crash]
-    with pytest.raises(SimulatedCrash):
-        drop(made.store, clock, FEATURE)
-    left = {path for path in paths_in(made.store) if path.endswith(".parquet")}
-    assert drop(made.store, clock, FEATURE).status == "dropped"
-    assert unmapped_rows(made.store) == before and identities(made.store) == ids
-    assert set(live_adds(made.store)) <= left
-    assert not [path for path in paths_in(made.store) if "rewrites" in path]

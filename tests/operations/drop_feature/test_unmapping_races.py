@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +10,6 @@ import pytest
 
 from delta_maintenance.clock import new_id
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.operations.drop_feature import unmapping
 from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.rewriting import commits
@@ -193,9 +191,8 @@ def remove(store: Store, clock: Clock) -> int | None:
 
 @pytest.mark.conformance("RW-38", "RW-19", "RW-36", "TXN-02")
 def test_a_run_after_a_fault_at_any_step_ends_it(
-    clock: Clock, count_cases: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
+    clock: Clock, count_cases: Callable[[str, int], None]
 ) -> None:
-    monkeypatch.setattr(unmapping, "JOURNAL_EVERY", timedelta(0))
     made, paths = table_of(clock)
     made.delete(paths[1], [2])
     before, ids = mapped_rows(made.store), identities(made.store)

@@ -366,42 +366,6 @@ def test_old_timestamps_and_codecs_are_reasons_if_requested() -> None:
     ).is_noop
 
 
-@pytest.mark.conformance("RW-45")
-def test_the_next_run_adopts_what_a_run_that_died_had_finished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Died(BaseException):
-        pass
-
-    made = Rewritten()
-    before = made.rows()
-    monkeypatch.setattr(run, "JOURNAL_EVERY", timedelta(0))
-    put = made.store.put_if_absent
-
-    def dies(path: str, data: bytes) -> Any:
-        if path.startswith("_delta_log/"):
-            raise Died
-        return put(path, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(made.store, "put_if_absent", dies)
-        with pytest.raises(Died):
-            made.optimize()
-    made.table.append(numbers(900), partitionValues={"p": "x"})
-    made.table.delete(made.paths["y"][0], [0])
-    written = {name for name in names(made.store) if name.endswith(".zstd.parquet")}
-    assert len(written) == 3
-    planned = plan(made)
-    assert planned.adopted_bins == 2
-    result = made.optimize(seed=1)
-    assert (result.status, sum(report.adopted for report in result.bins)) == ("rewritten", 2)
-    adopted = {path for report in result.bins if report.adopted for path in report.outputs}
-    assert adopted < written
-    rows = [row for row in made.rows() if dict(row[0])["a"] < 900]
-    assert rows == [row for row in before if dict(row[0])["a"] != 100]
-    assert not [name for name in names(made.store) if name.startswith("_delta_maintenance")]
-
-
 def test_an_unpartitioned_table_takes_no_condition() -> None:
     table = TableBuilder(MemoryStore())
     table.commit([log.protocol(), log.metadata(), log.add("f")])

@@ -14,11 +14,9 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
-from delta_maintenance.operations.rewriting import contract, run
+from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.operations.rewriting.commits import SUMS_TAG
-from delta_maintenance.operations.rewriting.journal import Journal
 from delta_maintenance.table.data import rewrite
-from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.read.table import Table
 from tests.support.logs.checkpointing import on_disk
 from tests.support.rewrites.data_files import DataTable, field
@@ -175,22 +173,6 @@ def test_a_property_that_demands_another_codec_or_version_of_pages_is_obeyed() -
         metadata["configuration"][name] = value
         made.table.builder.commit([{"metaData": metadata}])
         assert copied(made.optimize()) == dict.fromkeys("xyz", ("committed", False))
-
-
-def test_copied_bins_are_in_no_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[int] = []
-
-    def save(self: Journal, bins: list[RewrittenBin]) -> None:
-        saved.append(len(bins))
-
-    monkeypatch.setattr(run, "JOURNAL_EVERY", run.JOURNAL_EVERY * 0)
-    monkeypatch.setattr(Journal, "save", save)
-    Rewritten(tracked=False).optimize()
-    assert set(saved) == {0}
-    saved.clear()
-    monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1 << 40)
-    Rewritten().optimize()
-    assert max(saved) > 0
 
 
 def test_bounds_of_copied_files_are_exact() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from functools import cache
 
 import pytest
@@ -14,7 +13,7 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
-from delta_maintenance.operations.rewriting import contract, run
+from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory.store import MemoryStore
 from delta_maintenance.table.read.table import Table
@@ -61,8 +60,6 @@ def rewrite(store: Store, seed: int, **options: int) -> OptimizeResult:
 def test_a_crash_after_any_step_is_harmless(
     monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None], mixed: bool
 ) -> None:
-    # Every bin is journalled, and each partition committed by itself.
-    monkeypatch.setattr(run, "JOURNAL_EVERY", timedelta(0))
     if mixed:
         monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", COPIED_BYTES)
     trial = FaultStore(store_of(contents(mixed)))

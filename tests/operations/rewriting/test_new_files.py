@@ -20,7 +20,6 @@ from delta_maintenance.operations.cluster import ClusterOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract, new_files
-from delta_maintenance.operations.rewriting.journal import fingerprint
 from delta_maintenance.operations.rewriting.models import RewritePlan, RewriteResult
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table
@@ -200,14 +199,6 @@ def test_a_version_of_arrow_without_filters_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(new_files, "writes_bloom_filters", lambda: False)
     with pytest.raises(RefusedError, match="PyArrow .* writes no bloom filters"):
         plan(table(), bloom=("key",))
-
-
-@needs_bloom_filters
-def test_a_run_adopts_no_files_of_another_form() -> None:
-    snapshot = Table(table().store).snapshot()
-    forms = ({}, {"bloom": ("key",)}, {"bloom": ("key", "other")}, {"row_group_rows": 77})
-    found = [new_files.contract_for(snapshot, OptimizeOptions(**form), 0) for form in forms]
-    assert len({fingerprint(each) for each in found}) == len(forms)
 
 
 class Watched(fsspec.implementations.memory.MemoryFileSystem):

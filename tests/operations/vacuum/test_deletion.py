@@ -180,8 +180,6 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
         "table/write/log_deletion.py",
         # A new checkpoint of which another process has just deleted a sidecar.
         "table/write/checkpoint_writer.py",
-        # The note of bins that a run has written and not committed yet.
-        "operations/rewriting/journal.py",
         # The manifests of partitions that have no live files any more.
         "table/commit/manifests.py",
         # New data files of a commit that failed for certain, or of a bin that was not finished.

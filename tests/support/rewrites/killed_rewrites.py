@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
 
 from delta_maintenance import clock
@@ -16,11 +15,6 @@ from delta_maintenance.table.data.copying import row_groups
 from delta_maintenance.table.read.table import Table
 from tests.support.kills.kill_points import watching
 from tests.support.rewrites.rewritten_tables import COPIED_BYTES
-
-
-def _journalled() -> None:
-    """Writes each bin to the journal immediately, and all bins in one commit."""
-    run.JOURNAL_EVERY = timedelta(0)
 
 
 def _many_commits() -> None:
@@ -79,8 +73,7 @@ def cluster_in_many_commits(root: str) -> str:
     return clustered(root, workers=2)
 
 
-def optimize_with_journal(root: str) -> str:
-    _journalled()
+def optimize_in_one_commit(root: str) -> str:
     return optimized(root)
 
 
@@ -89,8 +82,7 @@ def optimize_in_many_commits(root: str) -> str:
     return optimized(root, workers=2)
 
 
-def purge_with_journal(root: str) -> str:
-    _journalled()
+def purge_in_one_commit(root: str) -> str:
     return purged(root)
 
 
@@ -103,4 +95,4 @@ def optimize_partly_copied(root: str) -> str:
 @watching(row_groups, "_write", "copy_chunk", "read_back_copy")
 def purge_partly_copied(root: str) -> str:
     copying()
-    return purge_with_journal(root)
+    return purge_in_one_commit(root)

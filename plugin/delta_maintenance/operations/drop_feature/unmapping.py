@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +24,6 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CommitConflictError, StorageError, VerificationError
 from delta_maintenance.operations.drop_feature.file_rewrites import left_out
 from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
-from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, known_ratio
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
@@ -40,8 +38,7 @@ from delta_maintenance.operations.rewriting.live_columns import (
 )
 from delta_maintenance.operations.rewriting.new_files import target_size
 from delta_maintenance.operations.rewriting.pending import Pending
-from delta_maintenance.operations.rewriting.planning import adoptable, with_adopted
-from delta_maintenance.operations.rewriting.run import JOURNAL_EVERY, Work
+from delta_maintenance.operations.rewriting.run import Work
 from delta_maintenance.operations.rewriting.sources import chosen_adds
 from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
@@ -203,9 +200,6 @@ class _Unmapping(RewriteCommits):
         self._progress = progress
         self._seen = snapshot.metadata
         self._kept = pa.array([], pa.string())
-        self._journal = journals.Journal(committer.table.store, committer.new_id(), contract)
-        self._journalled_at: datetime | None = None
-        self._journals: tuple[str, ...] = ()
         self._bytes = self._total = 0
 
     def run(self) -> int | None:
@@ -230,7 +224,6 @@ class _Unmapping(RewriteCommits):
             outcome = self._transaction(bins)
             if isinstance(outcome, Landed):
                 self._landed(bins, outcome)
-                self._forget()
                 return outcome.version
         raise self._committer.lost()
 
@@ -252,61 +245,32 @@ class _Unmapping(RewriteCommits):
         """Returns bins of the live files that must be rewritten and that no bin covers."""
         files = live_columns(self._base)
         covered = _covered(files, bins)
-        adopted, taken = self._adoptable(files) if self._followed is None else ([], covered)
-        found = conversion(
-            self._base, files, self._contract, covered=covered | taken, kept=self._kept
-        )
+        found = conversion(self._base, files, self._contract, covered=covered, kept=self._kept)
         self._kept = found.kept
-        work = self._work(found, adopted)
+        work = self._work(found)
         if not work.count:
             return []
         self.plan_for(work.adds)
         self._total += int(pc.sum(work.adds["size"]).as_py() or 0)
-        return self._rewritten(work, bins)
+        return self._rewritten(work)
 
-    def _adoptable(
-        self, files: LiveColumns
-    ) -> tuple[list[tuple[np.ndarray[Any, Any], journals.JournalledBin]], Mask]:
-        """Returns the bins of a run that ended before its commit, and the files in these bins."""
-        snapshot, contract = self._base, self._contract
-        retention = snapshot.properties.deleted_file_retention
-        since = journals.adopted_since(self._settings.now(), retention)
-        found = list(journals.left_behind(snapshot.log.store, contract, since=since))
-        self._journals = tuple(path for path, _ in found)
-        every = np.ones(len(files.last_write), np.bool_)
-        return adoptable(snapshot, files, contract, found, every, since)
-
-    def _work(
-        self,
-        found: Conversion,
-        adopted: list[tuple[np.ndarray[Any, Any], journals.JournalledBin]],
-    ) -> Work:
-        choice = with_adopted(found.choice, [rows for rows, _ in adopted])
+    def _work(self, found: Conversion) -> Work:
+        choice = found.choice
         return Work(
             adds=chosen_adds(self._base, found.files, choice),
             bins=choice.bins,
             reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
             partition_types=partition_types(self._base),
-            adopted={number: each for number, (_, each) in enumerate(adopted)},
         )
 
-    def _rewritten(self, work: Work, before: Sequence[Pending]) -> list[Pending]:
+    def _rewritten(self, work: Work) -> list[Pending]:
         names = _logical_names(self._base)
         done: list[Pending] = []
-        again = [number for number in range(work.count) if number not in work.adopted]
-        for number, journalled in work.adopted.items():
-            source = _renamed(work.bin(number), names)
-            proved = journals.proved(self._table.store, journalled, source, self._contract)
-            if proved is None:
-                again.append(number)
-            else:
-                done.append(Pending(done=proved, adds=work.adds_of(number)))
         engine = LocalEngine(self._table.store, new_id=self._settings.new_id)
-        bins: Iterator[Bin] = (_renamed(work.bin(number), names) for number in again)
+        bins: Iterator[Bin] = (_renamed(work.bin(number), names) for number in range(work.count))
         for outcome in engine.rewrite(bins, self._contract.spec):
             done.append(_pending(outcome, work))
             self._tell(done[-1])
-            self._keep_journal([*before, *done])
         # Workers end in any order, and commits should not differ by it.
         done.sort(key=lambda pending: pending.done.bin.number)
         return done
@@ -315,19 +279,6 @@ class _Unmapping(RewriteCommits):
         self._bytes += sum(source.size for source in pending.done.bin.sources)
         if self._progress is not None:
             self._progress("bytes rewritten", self._bytes, self._total, unit="bytes")
-
-    def _keep_journal(self, bins: Sequence[Pending]) -> None:
-        now = self._settings.now()
-        if self._journalled_at is None:
-            self._journalled_at = now
-        elif now - self._journalled_at >= JOURNAL_EVERY:
-            self._journal.save([pending.done for pending in bins])
-            self._journalled_at = now
-
-    def _forget(self) -> None:
-        self._journal.clear()
-        for path in self._journals:
-            journals.forget(self._table.store, path)
 
     def _stage_more(self, txn: Transaction) -> None:
         _stage(txn, self._base)

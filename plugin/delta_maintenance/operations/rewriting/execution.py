@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeVar
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.commits import CommitSettings
 from delta_maintenance.operations.rewriting.engine import LocalEngine
 from delta_maintenance.operations.rewriting.models import BinReport, RewriteOptions, RewriteResult
@@ -58,7 +57,6 @@ def execute(
         bins=choice.bins,
         reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
         partition_types=partition_types(surveyed.snapshot),
-        adopted=surveyed.adopted,
     )
     started = context.now()
     settings = RunSettings(
@@ -70,7 +68,6 @@ def execute(
             new_id=context.new_id,
             sleep=context.sleep,
         ),
-        run_id=context.new_id(),
         until=_later(started, options.max_duration),
         workers=options.workers,
         progress=context.progress,
@@ -84,10 +81,6 @@ def execute(
         if not run.commits.commits or isinstance(error, CommitUnknownError):
             raise error.located(table=table.uri) from error.__cause__
         problem = str(error.located(table=table.uri))
-    else:
-        # These journals are obsolete: their bins are committed, or their sources are removed.
-        for path in surveyed.journals:
-            journals.forget(table.store, path)
     return _result(table, surveyed, run, result, problem)
 
 

@@ -172,8 +172,6 @@ class RewritePlan(Document):
     """The number of deleted rows that the new files no longer contain."""
     bins: int = 0
     """Units of work: the files of a bin are merged, proved and committed together."""
-    adopted_bins: int = 0
-    """Bins that an earlier run rewrote and did not commit; their files are used."""
     commits: int = 0
     """The estimated number of commits."""
     target_bytes: int = 0
@@ -232,8 +230,6 @@ class BinReport(Record):
     `failed`, `not-proved`, `table-changed`, `unknown` or `not-started`. The documentation of
     `optimize` explains each.
     """
-    adopted: bool = False
-    """Whether an earlier run rewrote the bin."""
     version: int | None = None
     """The version that contains the bin."""
     problem: str | None = None

@@ -1,6 +1,6 @@
 """The survey of a table: the bins that a run will rewrite. All rewriting operations use it.
 
-It reads the log and the journals of earlier runs, and footers of data files if a reason needs them.
+It reads the log, and footers of data files if a reason needs them.
 If small files of a partition fill several bins and no earlier rewrite shows how large new files
 become, a sample of their rows is read as well.
 """
@@ -8,21 +8,18 @@ become, a sample of their rows is read as well.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.holds.iceberg import commit_notes
-from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.choice import (
     SMALL,
     Choice,
@@ -35,7 +32,6 @@ from delta_maintenance.operations.rewriting.choice import (
 )
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
-from delta_maintenance.operations.rewriting.journal import JournalledBin
 from delta_maintenance.operations.rewriting.live_columns import (
     DROPPED_COLUMNS,
     FooterReasons,
@@ -77,10 +73,6 @@ class Survey:
     """The reason for the engine, as a clause."""
     workers: int | None
     """The number of bins that are rewritten at the same time; None if the Spark cluster decides."""
-    adopted: Mapping[int, JournalledBin] = field(default_factory=dict)
-    """Bins that an earlier run rewrote, by number."""
-    journals: tuple[str, ...] = ()
-    """The journals of earlier runs, which are deleted when this run is complete."""
     notes: tuple[str, ...] = ()
 
 
@@ -104,11 +96,9 @@ def survey(
     contract = contract_for(snapshot, options, int(files.size.sum()))
     asked = asked_partitions(snapshot, files, options.where)
     written_lately = written_lately_in(files, options.quiet_for, now)
-    since = journals.adopted_since(now, snapshot.properties.deleted_file_retention)
-    found = list(journals.left_behind(snapshot.log.store, contract, since=since))
-    adopted, taken = adoptable(snapshot, files, contract, found, asked & ~written_lately, since)
+    taken = np.zeros(files.count, np.bool_)
     if options.as_of is not None:
-        taken = taken | (files.modified > epoch_millis(options.as_of))
+        taken |= files.modified > epoch_millis(options.as_of)
     archived = archived_in(snapshot, files, now)
     reasons = FooterReasons(
         store=snapshot.log.store,
@@ -136,13 +126,11 @@ def survey(
     return Survey(
         snapshot=snapshot,
         files=files,
-        choice=with_adopted(choice, [rows for rows, _ in adopted]),
+        choice=choice,
         contract=contract,
         engine=engine,
         why=why,
         workers=options.workers or (default_workers() if engine == "local" else None),
-        adopted={number: bin for number, (_, bin) in enumerate(adopted)},
-        journals=tuple(path for path, _ in found),
         notes=(*archived_note(int(archived.sum())), *doubled_note(int(files.doubled.sum()))),
     )
 
@@ -169,7 +157,6 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "bytes_after": bytes_after,
         "deleted_rows": int(files.deleted[rows].sum()),
         "bins": count,
-        "adopted_bins": len(surveyed.adopted),
         "commits": _commits(bytes_after) if count else 0,
         "target_bytes": target,
         "row_group_rows": contract.spec.files.group_rows,
@@ -309,63 +296,6 @@ def _sampled_ratio(
     ]
     ratio = size_ratio(snapshot.log.store, sources, contract.spec)
     return 1.0 if ratio is None else limited_ratio(ratio)
-
-
-def adoptable(
-    snapshot: Snapshot,
-    files: LiveColumns,
-    contract: Contract,
-    found: Iterable[tuple[str, list[JournalledBin]]],
-    partitions: Mask,
-    since: int,
-) -> tuple[list[tuple[np.ndarray[Any, Any], JournalledBin]], Mask]:
-    """Returns the journalled bins whose sources are all live and unchanged, with their rows in
-    `files`, and a mask of these rows.
-    """
-    taken = np.zeros(files.count, np.bool_)
-    adopted = []
-    for journalled in (each for _, bins in found for each in bins):
-        rows = _rows_of(files, journalled)
-        if (
-            rows is None
-            or (taken | files.doubled)[rows].any()
-            or not partitions[files.partition[rows]].all()
-        ):
-            continue
-        if len(set(files.partition[rows].tolist())) > 1:
-            continue
-        values = files.values(int(files.partition[rows[0]]))
-        if journals.is_sound(
-            snapshot.log.store, journalled, contract, partition=values, since=since
-        ):
-            taken[rows] = True
-            adopted.append((rows, journalled))
-    return adopted, taken
-
-
-def _rows_of(files: LiveColumns, journalled: JournalledBin) -> np.ndarray[Any, Any] | None:
-    """Returns the rows of a bin's sources among the live files; None if a source is not live."""
-    paths = pa.array([path for path, _ in journalled.sources], pa.string())
-    at = pc.index_in(paths, value_set=files.path)
-    if not len(at) or at.null_count:
-        return None
-    vectors = files.vector.take(at).to_pylist()
-    if vectors != [vector for _, vector in journalled.sources]:
-        return None
-    rows: np.ndarray[Any, Any] = at.to_numpy(zero_copy_only=False).astype(np.int64)
-    return rows if len(np.unique(rows)) == len(rows) else None
-
-
-def with_adopted(choice: Choice, adopted: list[np.ndarray[Any, Any]]) -> Choice:
-    """Inserts the bins of an earlier run before those of the choice."""
-    if not adopted:
-        return choice
-    numbers = np.repeat(np.arange(len(adopted)), [len(rows) for rows in adopted])
-    return replace(
-        choice,
-        rows=np.concatenate([*adopted, choice.rows]).astype(np.int64),
-        bins=np.concatenate([numbers, choice.bins + len(adopted)]).astype(np.int64),
-    )
 
 
 def _new_files(

@@ -41,7 +41,6 @@ def plan_facts(plan: RewritePlan) -> Facts:
             "rows of a row group": f"at most {plan.row_group_rows:,}",
             "bloom filters": ", ".join(getattr(plan.options, "bloom", ())) or None,
             "bins": plan.bins,
-            "bins of an earlier run": plan.adopted_bins or None,
             "commits": plan.commits,
             "engine": plan.engine,
             "workers": plan.workers,

@@ -1,9 +1,9 @@
-"""One run over the bins of a choice: adopt, rewrite, prove, commit, report.
+"""One run over the bins of a choice: rewrite, prove, commit, report.
 
 The number of commits is kept small. Rewritten bins are committed together when their new files have
 1 GiB or a tenth of the bytes of the run, whichever is more, when they have 100,000 sources and new
-files, or when the first of them has waited for ten minutes. Bins that wait for more than a few
-seconds are recorded in the journal.
+files, or when the first of them has waited for ten minutes. A run that is killed loses the bins
+that wait; their files are orphans, which a vacuum deletes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.operations.core.beside_writers import delete_uncommitted
-from delta_maintenance.operations.rewriting import journal as journals
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
@@ -45,7 +44,6 @@ MOST_COMMITS = 10
 _ACTIONS = 100_000
 _NAMED_SOURCES = 10_000
 """A result names the sources of a run if there are at most this many."""
-JOURNAL_EVERY = timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,6 @@ class RunSettings:
     """The settings of a run."""
 
     commit: CommitSettings
-    run_id: str
     commit_bytes: int | None = None
     """The bytes of new files after which they are committed; by default the larger of 1 GiB and a
     tenth of the bytes of the run.
@@ -78,8 +75,6 @@ class Work:
     """The reasons for each add."""
     partition_types: Mapping[str, DeltaType]
     """The types of the partition columns, whose values get the canonical spelling."""
-    adopted: Mapping[int, journals.JournalledBin] = field(default_factory=dict)
-    """Bins that an earlier run rewrote."""
     _rows: pa.Array = field(init=False, repr=False)
     """The physical rows of each add; null if the log does not contain the number."""
 
@@ -143,14 +138,11 @@ class RewriteRun:
         self._settings = settings
         self.commits = RewriteCommits(table, snapshot, contract, settings.commit)
         self.commits.plan_for(work.adds)
-        self._journal = journals.Journal(table.store, settings.run_id, contract)
-        self._journalled_at: datetime | None = None
         self._ready: list[Pending] = []
         self._ready_since: datetime | None = None
         self._ready_bytes = self._ready_actions = 0
         """Of all bins that are ready. Tens of thousands can be, if their partitions are small."""
         self._pending: dict[int, Pending] = {}
-        self._adopted: set[int] = set()
         self._fates: dict[int, tuple[Fate, str | None]] = {}
         self.refused: list[RefusedFile] = []
         self._bytes_done = 0
@@ -163,9 +155,6 @@ class RewriteRun:
         Errors of commits end the run and are raised, in particular `CommitUnknownError`.
         """
         try:
-            for number in sorted(self._work.adopted):
-                self._adopt(number)
-            self._commit_if_due()
             outcomes = self._engine.rewrite(
                 self._upcoming(), self._contract.spec, workers=self._settings.workers
             )
@@ -174,10 +163,7 @@ class RewriteRun:
                     self._take(outcome)
                     self._commit_if_due()
             self._commit()
-            self._journal.clear()
         except CommitUnknownError:
-            # The journal, if any, is kept. If the commit failed, the next run adopts these bins. If
-            # it succeeded, their sources are not live, and the next run deletes the journal.
             for pending in self._ready:
                 if pending.fate is None:
                     pending.fate = "unknown"
@@ -186,16 +172,14 @@ class RewriteRun:
             failed = [pending for pending in self._ready if pending.fate is None]
             for pending in failed:
                 pending.fate, pending.problem = "failed", str(error)
-            if self._journalled_at is None:
-                self._delete_files_of(failed)
+            self._delete_files_of(failed)
             raise
 
     def _delete_files_of(self, failed: Iterable[Pending]) -> None:
-        """Deletes the files of bins whose commit failed, except those that a journal names."""
+        """Deletes the files of bins whose commit failed."""
         names = [
             output.name
             for pending in failed
-            if pending.done.bin.number not in self._adopted
             for done in (pending.done, pending.current)
             if done is not None
             for output in done.outputs
@@ -209,26 +193,11 @@ class RewriteRun:
     def _upcoming(self) -> Iterator[Bin]:
         until = self._settings.until
         for number in self._work.largest_first:
-            if number in self._adopted:
-                continue
             if self.commits.table_changed is not None:
                 return
             if until is not None and self._now() >= until:
                 return
             yield self._work.bin(number)
-
-    def _adopt(self, number: int) -> None:
-        """Uses the files of an earlier run if their proof succeeds; otherwise, the bin is rewritten
-        like the others.
-        """
-        found, work = self._work.adopted[number], self._work.bin(number)
-        done = journals.proved(self._store, found, work, self._contract)
-        if done is None:
-            shown = table_text(self._store.root)
-            _logger.warning("%s: bin %d: the files of an earlier run are not used", shown, number)
-            return
-        self._adopted.add(number)
-        self._hold(Pending(done=done, adds=self._work.adds_of(number)))
 
     def _take(self, outcome: BinOutcome) -> None:
         number, done = outcome.number, outcome.done
@@ -276,13 +245,6 @@ class RewriteRun:
         is_large = self._ready_bytes >= limit or self._ready_actions >= _ACTIONS
         if is_large or waited >= self._settings.commit_interval:
             self._commit()
-        # A few seconds of work are not worth a journal.
-        elif now - (self._journalled_at or self._ready_since) >= JOURNAL_EVERY:
-            # Copying row groups again is faster than proving the new files by their rows. The
-            # journal does not hold what is needed to commit sorted rows.
-            ready = [each.done for each in self._ready]
-            self._journal.save([done for done in ready if not done.copied and not done.clustered])
-            self._journalled_at = now
 
     def _commit(self) -> None:
         if not self._ready:
@@ -290,9 +252,6 @@ class RewriteRun:
         self.commits.commit(self._ready)
         self._ready, self._ready_since = [], None
         self._ready_bytes = self._ready_actions = 0
-        if self._journalled_at is not None:
-            self._journal.clear()
-            self._journalled_at = None
 
     def _report(self, number: int) -> BinReport:
         adds = self._work.adds_of(number)
@@ -306,7 +265,6 @@ class RewriteRun:
             sources=tuple(adds["path"].to_pylist()) if self._named else (),
             bytes_before=pc.sum(adds["size"]).as_py() or 0,
             fate=fate,
-            adopted=number in self._adopted,
             problem=problem,
         )
         if pending is None:
