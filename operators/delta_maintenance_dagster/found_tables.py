@@ -36,9 +36,6 @@ class FoundTables:
     def parse(cls, text: str) -> "FoundTables":
         """Parses the state."""
         value = json.loads(text)
-        if isinstance(value, list):
-            # Of earlier versions.
-            value = {"tables": value, "kept": (), "problems": ()}
         return cls(
             tables=tuple(PolicyTable.from_json(each) for each in value["tables"]),
             kept=frozenset(value["kept"]),

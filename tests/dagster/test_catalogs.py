@@ -26,7 +26,6 @@ from delta_maintenance_dagster import (
     component,
     found_tables,
 )
-from delta_maintenance_dagster.found_tables import FoundTables
 from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from tests.cli.test_policies import neglected
@@ -270,11 +269,6 @@ def test_a_mistake_in_the_policy_fails_the_refresh_and_leaves_the_last_state(
     with pytest.raises(InvalidRequestError, match="of a catalog is one of Airflow"):
         refreshed(catalogs={"lake": {"kind": "unity", "connection": "lake"}, "other": LAKE})
     assert (tmp_path / "state" / "state").read_text() == before
-
-
-def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    table = PolicyTable.from_json({"name": "a", "uri": "/a", "rules": {}})
-    assert FoundTables.parse(json.dumps([table.to_json()])) == FoundTables(tables=(table,))
 
 
 def test_the_sensor_says_which_tables_came_after_the_refresh(

@@ -154,16 +154,6 @@ def test_what_a_run_changed_is_kept(store: AssessmentStore) -> None:
     assert loaded(store).history[0].data_files is None
 
 
-def test_entries_of_earlier_releases_lack_what_a_run_changed(store: AssessmentStore) -> None:
-    store.save(assessment(), run_result(before=assessment(), after=assessment()))
-    file = the_file(store)
-    value = json.loads(file.read_text())
-    for name in ("data_files", "files_to_open", "bytes_to_open"):
-        assert value["history"][0].pop(name) is not None
-    file.write_text(json.dumps(value))
-    assert loaded(store).history[0].data_files is None
-
-
 def test_the_newest_findings_of_fsck_are_kept(store: AssessmentStore) -> None:
     outcome = run_result().outcomes[0]
     for reason in ("first", "second"):
@@ -187,13 +177,9 @@ def test_what_a_run_deleted_is_counted(store: AssessmentStore) -> None:
     )
     store.save(assessment(), run_result(outcomes=outcomes))
     (run,) = loaded(store).history
-    assert run.reclaimed_bytes == 78 and run.deletions == run.freed
-    assert freed_bytes(run.deletions, NOW) == 70
-    assert freed_bytes(run.deletions, NOW + timedelta(days=7)) == 77
-    # As an earlier release wrote it.
-    earlier = replace(run, freed=())
-    assert [each.state for each in earlier.deletions] == ["unknown"]
-    assert freed_bytes(earlier.deletions, NOW) == 0
+    assert run.reclaimed_bytes == 78
+    assert freed_bytes(run.freed, NOW) == 70
+    assert freed_bytes(run.freed, NOW + timedelta(days=7)) == 77
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Gains:
 def gains_of(runs: Iterable[PastRun], *, now: datetime) -> Gains:
     """What some runs brought, each for its table."""
     runs = tuple(runs)
-    freed = sum(freed_bytes(run.deletions, now) for run in runs)
+    freed = sum(freed_bytes(run.freed, now) for run in runs)
     return Gains(
         runs=len(runs),
         failed_runs=sum(run.status == "failed" for run in runs),

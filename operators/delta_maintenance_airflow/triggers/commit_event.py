@@ -93,7 +93,6 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments, so they name the policy and contain no options.
-        # Without a policy they are as in earlier versions: other arguments make another watcher.
         named = () if self.policy is None else ("policy",)
         return serialized(self, *_ARGUMENTS, *named)
 

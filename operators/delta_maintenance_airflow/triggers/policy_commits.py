@@ -94,7 +94,6 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments: they name the policy, without its contents.
-        # Those of a store are as in earlier versions: other arguments make another watcher.
         place = ("store",) if self.catalog is None else ("catalog", "listing_interval")
         return serialized(self, "policy", *place, "poll_interval", "min_commits")
 

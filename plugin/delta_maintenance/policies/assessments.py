@@ -25,20 +25,12 @@ from delta_maintenance.policies.entries import (
     AssessmentEntry,
     PastRun,
     UnreadableEntry,
-    distinct,
-    is_about,
     is_address,
-    merged,
+    newest_by_name,
     newest_reports,
     still_waiting,
 )
-from delta_maintenance.policies.entry_files import (
-    SUFFIX,
-    earlier_files,
-    file_at,
-    file_named,
-    identity_of,
-)
+from delta_maintenance.policies.entry_files import SUFFIX, file_at, file_named, identity_of
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
 
@@ -62,7 +54,6 @@ class AssessmentStore:
         self.store: Store = open_store(uri, storage_options)
         self._lock = threading.Lock()
         self._known: dict[FileStatus, AssessmentEntry | UnreadableEntry] = {}
-        self._listed: frozenset[str] | None = None
 
     def save(
         self,
@@ -180,11 +171,8 @@ class AssessmentStore:
         if assessed.subject == "pattern":
             self.store.put(file_named(assessed.name), _bounded(entry))
             return
-        file = file_at(assessed.uri)
-        is_new = self.store.stat(file) is None
-        self.store.put(file, _bounded(replace(entry, identity=identity_of(assessed.uri))))
-        for earlier in self._earlier(assessed.uri, assessed.name) if is_new else ():
-            self.store.delete(earlier)
+        entry = replace(entry, identity=identity_of(assessed.uri))
+        self.store.put(file_at(assessed.uri), _bounded(entry))
 
     def forget(self, pattern: str) -> None:
         """Removes the entry of a pattern, if there is one."""
@@ -202,8 +190,7 @@ class AssessmentStore:
         }
 
         def at(uri: str, name: str) -> datetime | None:
-            files = (file_at(uri), *earlier_files(uri, name))
-            return next((listed[file] for file in files if file in listed), None)
+            return listed.get(file_at(uri)) or listed.get(file_named(name))
 
         return at
 
@@ -219,17 +206,13 @@ class AssessmentStore:
     def load(
         self, uri: str, *, name: str | None = None
     ) -> AssessmentEntry | UnreadableEntry | None:
-        """The state of the table at an address in any form; or of a pattern. None if it was never
-        assessed. Raises errors of the store.
-
-        Earlier versions named the files after `name`, the name of the table in its policy.
+        """The state of the table at an address in any form, or of the pattern with a name. None if
+        it was never assessed. Raises errors of the store.
         """
         status = self.store.stat(file_at(uri))
-        if status is not None:
-            return self._read(status)
-        earlier = self._earlier(uri, name).values()
-        entries = [each for each in earlier if isinstance(each, AssessmentEntry)]
-        return merged(entries) if entries else next(iter(earlier), None)
+        if status is None:
+            status = self.store.stat(file_named(uri if name is None else name))
+        return self._read(status) if status is not None else None
 
     def named(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
         """The state of the table with a name, found among all entries. Raises errors of the
@@ -238,22 +221,6 @@ class AssessmentStore:
         entries = [each for each in self.load_all() if isinstance(each, AssessmentEntry)]
         found = next((each for each in entries if each.name == name), None)
         return None if found is None else self.load(found.assessment.uri, name=name)
-
-    def _earlier(self, uri: str, name: str | None) -> dict[str, AssessmentEntry | UnreadableEntry]:
-        """The files of earlier versions about a table, or that of a pattern.
-
-        The folder is listed once, because no version of today writes such files for tables.
-        """
-        if self._listed is None:
-            self._listed = frozenset(status.path for status in self._entries())
-        found = {}
-        for file in earlier_files(uri, name):
-            here = file in self._listed or file == file_named(uri)
-            status = self.store.stat(file) if here else None
-            entry = self._read(status) if status is not None else None
-            if entry is not None and is_about(entry, uri):
-                found[file] = entry
-        return found
 
     def load_all(self) -> tuple[AssessmentEntry | UnreadableEntry, ...]:
         """All entries by table name; unreadable entries come last.
@@ -268,7 +235,7 @@ class AssessmentStore:
             found = {status: self._known.get(status) or read[status] for status in listed}
             # A file that was deleted after the listing is skipped.
             self._known = {status: entry for status, entry in found.items() if entry is not None}
-            return tuple(sorted(distinct(self._known.values()), key=_order))
+            return tuple(sorted(newest_by_name(self._known.values()), key=_order))
 
     def _read_all(
         self, files: Sequence[FileStatus]

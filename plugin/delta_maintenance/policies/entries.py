@@ -1,9 +1,9 @@
-"""The stored state of one table, and how the state of several files becomes one."""
+"""The stored state of one table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
@@ -15,7 +15,6 @@ from delta_maintenance.operations.core.registry import known as registered
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.acknowledgements import Acknowledgement, Failure, current_failure
 from delta_maintenance.policies.approval import PendingPlan, PutOff
-from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import (
     Assessment,
     LastRun,
@@ -59,24 +58,15 @@ class PastRun(Record):
     reclaimed_bytes: int = 0
     """Bytes of files that were deleted."""
     freed: tuple[Freed, ...] = ()
-    """What became of them; empty in entries of earlier releases."""
+    """What became of them."""
     spared_bytes: int = 0
     """The bytes of log that readers no longer need to read."""
     data_files: BeforeAfter | None = None
-    """The data files of the table; None if they were not counted before and after the run, as in
-    entries of earlier releases."""
+    """The data files of the table; None if they were not counted before and after the run."""
     files_to_open: BeforeAfter | None = None
     """The files of the log that a reader opens."""
     bytes_to_open: BeforeAfter | None = None
     """Their bytes."""
-
-    @property
-    def deletions(self) -> tuple[Freed, ...]:
-        """What became of the deleted files, also for entries of earlier releases."""
-        size = self.reclaimed_bytes
-        if self.freed or not size:
-            return self.freed
-        return (Freed(deleted_bytes=size, state="unknown", why="an earlier release ran it"),)
 
     @classmethod
     def of(cls, run: RunResult, link: str | None) -> PastRun:
@@ -149,8 +139,7 @@ class AssessmentEntry(Record):
     maintained: MaintainedVersion | None = None
     """With which version the last run by the policy has dealt, however it ended."""
     identity: str | None = None
-    """The digest of the address, which is part of the name of the file; None for a pattern, and in
-    files of earlier versions."""
+    """The digest of the address, which is part of the name of the file; None for a pattern."""
 
     @property
     def name(self) -> str:
@@ -188,55 +177,19 @@ class UnreadableEntry(Record):
     """One line, with the remedy."""
 
 
-def merged(entries: Sequence[AssessmentEntry]) -> AssessmentEntry:
-    """Merges what earlier versions kept of one table under several names: the newest of each."""
-    newest, *others = sorted(entries, key=lambda e: e.assessment.assessed_at, reverse=True)
-    if not others:
-        return newest
-    name = next((e.name for e in entries if not is_address(e.name)), newest.name)
-    ran = max(entries, key=lambda e: e.run.ended_at.timestamp() if e.run is not None else 0.0)
-    runs = sorted((run for e in entries for run in e.last_runs), key=lambda run: run.at)
-    plans = sorted((p for e in entries for p in e.pending), key=lambda p: p.plan.planned_at)
-    answers = sorted((a for e in entries for a in e.put_off), key=lambda a: a.at)
-    history = sorted((past for e in entries for past in e.history), key=lambda p: p.at)
-    return replace(
-        newest,
-        assessment=replace(newest.assessment, name=name),
-        run=ran.run,
-        link=ran.link,
-        last_runs=tuple({run.operation: run for run in runs}.values()),
-        last_health=next((e.health for e in (newest, *others) if e.health is not None), None),
-        history=tuple(reversed(history))[:HISTORY],
-        pending=tuple({plan.key: plan for plan in plans}.values()),
-        put_off=tuple({answer.operation: answer for answer in answers}.values()),
-        reports=tuple({r.operation: r for e in (*others, newest) for r in e.reports}.values()),
-    )
-
-
-def distinct(
+def newest_by_name(
     entries: Iterable[AssessmentEntry | UnreadableEntry],
-) -> Iterator[AssessmentEntry | UnreadableEntry]:
-    """Yields one entry for each table. Of a table that moved, that of its newest address."""
-    found: dict[str, list[AssessmentEntry]] = {}
+) -> list[AssessmentEntry | UnreadableEntry]:
+    """Returns one entry for each table: of a table that moved, that of its newest address."""
+    tables: list[AssessmentEntry] = []
+    others: list[AssessmentEntry | UnreadableEntry] = []
     for entry in entries:
-        if not isinstance(entry, AssessmentEntry) or entry.assessment.subject == "pattern":
-            yield entry
+        if isinstance(entry, AssessmentEntry) and entry.assessment.subject != "pattern":
+            tables.append(entry)
         else:
-            identity = entry.identity or identity_of(entry.assessment.uri)
-            found.setdefault(identity, []).append(entry)
-    tables = [
-        next((each for each in same if each.identity is not None), None) or merged(same)
-        for same in found.values()
-    ]
-    tables.sort(key=lambda each: each.assessment.assessed_at)
-    yield from {each.name: each for each in tables}.values()
-
-
-def is_about(entry: AssessmentEntry | UnreadableEntry, uri: str) -> bool:
-    """Whether a file may be about the table, or the pattern, at an address."""
-    if isinstance(entry, UnreadableEntry) or entry.assessment.subject == "pattern":
-        return True
-    return identity_of(entry.assessment.uri) == identity_of(uri)
+            others.append(entry)
+    tables.sort(key=lambda entry: entry.assessment.assessed_at)
+    return [*others, *{entry.name: entry for entry in tables}.values()]
 
 
 def is_address(name: str) -> bool:

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
-from urllib.parse import quote
 
-from delta_maintenance.address import (
-    AZURE_SCHEMES,
-    GCS_SCHEMES,
-    HDFS_SCHEMES,
-    S3_SCHEMES,
-    Address,
-    place_of,
-)
+from delta_maintenance.address import place_of
 from delta_maintenance.errors import InvalidRequestError
 
 SUFFIX = ".json"
-_SCHEMES = (S3_SCHEMES, GCS_SCHEMES, AZURE_SCHEMES, HDFS_SCHEMES)
 
 
 def identity_of(uri: str) -> str:
@@ -42,33 +32,8 @@ def file_at(uri: str) -> str:
 
 
 def file_named(name: str) -> str:
-    """Returns the name of the file of a pattern. Earlier versions named all files this way, after
-    the name of the table in its policy.
-    """
+    """Returns the name of the file of a pattern."""
     return f"{_readable(name)}.{_digest(name)}{SUFFIX}"
-
-
-def earlier_files(uri: str, name: str | None) -> dict[str, None]:
-    """Returns the names of the files in which earlier versions may have kept a table."""
-    return dict.fromkeys(file_named(each) for each in (name, *_spellings(uri)) if each)
-
-
-def _spellings(uri: str) -> Iterator[str]:
-    """Yields the forms of an address that were in use as the name of a table."""
-    yield uri
-    try:
-        address = Address.parse(uri).absolute()
-        store, authority, path = place_of(uri)
-    except InvalidRequestError:
-        return
-    if address.is_local:
-        forms = [f"/{path}", f"file:///{quote(path)}", f"file:/{quote(path)}", f"file:///{path}"]
-    else:
-        schemes = next((each for each in _SCHEMES if address.scheme in each), (address.scheme,))
-        forms = [f"{scheme}://{authority}/{path}" for scheme in schemes]
-    for form in forms:
-        yield form
-        yield f"{form}/"
 
 
 def _digest(text: str) -> str:
