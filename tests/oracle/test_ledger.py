@@ -1,4 +1,4 @@
-"""Delta Spark reads the ledger, and the view of it."""
+"""Delta Spark reads the ledger."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ import pytest
 
 from delta_maintenance.ledger.rows import SCHEMA
 from delta_maintenance.ledger.table import Delivery, LedgerTable
-from delta_maintenance.ledger.view import operations_history
 from delta_maintenance.storage import open_store
 from tests.support.oracle.delta_spark import DeltaSpark
 
 pytestmark = pytest.mark.oracle
 
 
-def test_spark_reads_the_ledger_and_its_view(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+def test_spark_reads_the_ledger(delta_spark: DeltaSpark, tmp_path: Path) -> None:
     row = {
         "month": "2026-11",
         "row_id": "r-0",
@@ -32,19 +31,15 @@ def test_spark_reads_the_ledger_and_its_view(delta_spark: DeltaSpark, tmp_path: 
     }
     ledger = LedgerTable(open_store(str(tmp_path / "ledger")))
     ledger.append(Delivery(run_id="r", rows=pa.Table.from_pylist([row], schema=SCHEMA)))
-    delta_spark.sql(operations_history(str(tmp_path / "ledger"), "spark"))
     (found,) = delta_spark.rows(
-        "SELECT catalog_name, schema_name, table_name, operation_type, start_time, "
-        "operation_metrics['number_of_compacted_files'] AS files, usage_quantity "
-        "FROM predictive_optimization_operations_history"
+        "SELECT table_name, operation, started_at, metrics['files_before'] AS files, cpu_seconds "
+        f"FROM delta.`{tmp_path / 'ledger'}`"
     )
     shown = json.loads(found)
-    assert shown.pop("start_time").startswith("2026-11-27T12:00:00")
+    assert shown.pop("started_at").startswith("2026-11-27T12:00:00")
     assert shown == {
-        "catalog_name": "main",
-        "schema_name": "sales",
-        "table_name": "orders",
-        "operation_type": "COMPACTION",
-        "files": "40",
-        "usage_quantity": 2.5,
+        "table_name": "uc://main.sales.orders",
+        "operation": "optimize",
+        "files": 40,
+        "cpu_seconds": 2.5,
     }

@@ -113,8 +113,6 @@ def test_wrong_requests_are_one_line(cli: Any, tmp_path: Path, policy: Path) -> 
         ended = cli("ledger", *words)
         assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
         assert told in ended.err
-    view = cli("ledger", policy, "--view", "spark").out
-    assert f"delta.`{tmp_path}/ledger`" in view
 
 
 def test_a_ledger_that_cannot_be_one_is_refused_before_anything_is_done(

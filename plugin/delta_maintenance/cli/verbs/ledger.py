@@ -67,12 +67,6 @@ def add_parser(verbs: Verbs) -> None:
         action="store_true",
         help="first add the maintenance by other engines that the logs of the tables show",
     )
-    parser.add_argument(
-        "--view",
-        choices=("duckdb", "spark"),
-        help="print the SQL of a view with the columns of Databricks' "
-        "predictive_optimization_operations_history, for dashboards that read it",
-    )
     parser.set_defaults(run=run, table=None, names=[], state=None)
 
 
@@ -80,7 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the newest operations, or the sums."""
     from delta_maintenance.cli.policy_ledger import open_ledger
     from delta_maintenance.ledger import summary
-    from delta_maintenance.ledger.view import operations_history
     from delta_maintenance.policies.definition.policy import load_policy
 
     policy = load_policy(arguments.config)
@@ -90,9 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
             file=arguments.config,
             remedy="add a line such as `ledger: s3://lake/_maintenance/ledger`",
         )
-    if arguments.view is not None:
-        print(operations_history(policy.ledger.uri, arguments.view), end="")
-        return 0
     now = clock.now()
     since = _since(arguments.since, now=now)
     ledger = open_ledger(policy.ledger, dict(arguments.storage_options))
