@@ -26,7 +26,7 @@ CHOICES = {
     "sample": "some tests of every module, all of the short ones",
     "rest": "the tests that `sample` leaves out",
 }
-QUICK_SECONDS = 0.2
+QUICK_SECONDS = 0.1
 SAMPLE_SECONDS = 2.0
 """What the chosen tests of one function may have taken together, in one process."""
 LONGEST_SECONDS = 30.0
