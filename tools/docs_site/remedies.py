@@ -100,8 +100,12 @@ def result_of(remedy: Remedy) -> str | None:
 
     message = f"{remedy.problem}; {remedy.remedy}"
     pieces = [text.strip() for text in re.split("…|; ", message) if len(text.strip()) > 11]
-    played = (*REFUSALS.values(), *DAMAGES.values(), *SITUATIONS.values())
-    for problem in (words for each in played for words in each.problem.split("|")):
+    problems = [
+        *(refusal.problem for refusal in REFUSALS.values()),
+        *(damage.problem for damage in DAMAGES.values()),
+        *(situation.problem for situation in SITUATIONS.values()),
+    ]
+    for problem in (words for each in problems for words in each.split("|")):
         if any(piece in problem or problem in piece for piece in pieces):
             return _PLAYED
     for words, where in ELSEWHERE.items():

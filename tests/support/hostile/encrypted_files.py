@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pyarrow.parquet.encryption as pe
 
 
-class Keys(pe.KmsClient):
+class Keys(pe.KmsClient):  # type: ignore[misc]  # untyped
     """Keys that are not actually wrapped."""
 
     def __init__(self) -> None:

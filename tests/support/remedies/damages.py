@@ -79,6 +79,16 @@ def _nest_table(table: TableBuilder) -> None:
     Made().build(Path(table.store.root) / "inner")
 
 
+def _leave_no_commit(table: TableBuilder) -> None:
+    table.drop(COMMIT, "00000000000000000000.json")
+    table.write("x.tmp", b"")
+
+
+def _leave_no_commit_of_the_checkpoint(table: TableBuilder) -> None:
+    table.checkpoint()
+    table.drop(COMMIT)
+
+
 def _leave_part(table: TableBuilder) -> None:
     """Leaves the first of two parts of a checkpoint, and no commit."""
     names = table.checkpoint(parts=2)
@@ -179,7 +189,7 @@ DAMAGES: Mapping[str, Refusal] = {
         "the folder _delta_log is missing or empty",
     ),
     "no-commit": restored(
-        lambda t: t.drop(COMMIT, "00000000000000000000.json") or t.write("x.tmp", b""),
+        _leave_no_commit,
         "optimize",
         "the log contains no commit",
     ),
@@ -193,7 +203,7 @@ DAMAGES: Mapping[str, Refusal] = {
         lambda t: t.write(FIRST, log_text([log.protocol()])), "optimize", "the snapshot has no"
     ),
     "no-timestamp": restored(
-        lambda t: [t.checkpoint(), t.drop(COMMIT)],
+        _leave_no_commit_of_the_checkpoint,
         "set-properties --set a=b",
         "so its in-commit timestamp",
         features=("inCommitTimestamp",),

@@ -96,7 +96,8 @@ def _planned_vacuum(
 
 
 def _replaced_table(stage: Stage) -> Scene:
-    table, plans = Made().build(stage.folder / "table"), []
+    table = Made().build(stage.folder / "table")
+    plans: list[set_properties.SetPropertiesPlan] = []
 
     def plan() -> None:
         options = SetPropertiesOptions(properties={"a": "b"})
