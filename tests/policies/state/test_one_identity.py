@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +20,6 @@ from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance.policies.entry_files import file_named
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage.memory.store import MemoryStore
@@ -95,51 +93,8 @@ def test_a_table_that_moved_is_known_by_its_new_address() -> None:
         assert isinstance(entry, AssessmentEntry) and entry.assessment.uri == uri
 
 
-def stored_by_an_earlier_version(store: AssessmentStore, entry: AssessmentEntry) -> None:
-    store.store.put(file_named(entry.name), json.dumps(entry.to_json()).encode())
-
-
-@given(spellings(), NAMES)
-def test_entries_of_earlier_versions_never_make_two_rows(forms: tuple[str, str], name: str) -> None:
-    store = AssessmentStore(f"memory://assessments-{uuid4()}")
-    for named, uri in ((name, forms[0]), (forms[1], forms[1])):
-        old = AssessmentEntry(assessment=assessment(named, uri=uri, health=None))
-        stored_by_an_earlier_version(store, old)
-    assert [each.name for each in shown(store)] == [name]
-    store.save(assessment(name, uri=forms[1]))
-    assert [each.name for each in shown(store)] == [name]
-
-
 def shown(store: AssessmentStore) -> list[AssessmentEntry]:
     return [each for each in store.load_all() if isinstance(each, AssessmentEntry)]
-
-
-@given(spellings(usual=True), NAMES)
-def test_entries_that_earlier_versions_kept_under_several_names_become_one(
-    forms: tuple[str, str], name: str
-) -> None:
-    store = AssessmentStore(f"memory://assessments-{uuid4()}")
-    first, second = forms
-    at = {"vacuum": NOW - timedelta(days=2), "fsck": NOW - timedelta(days=1)}
-    for old, operation in ((first, "vacuum"), (second, "fsck")):
-        named = name if operation == "vacuum" else old
-        run = LastRun(operation=operation, at=at[operation], version=1, status="done")
-        entry = AssessmentEntry(
-            assessment=assessment(named, uri=old, health=None, assessed_at=at[operation]),
-            last_runs=(run,),
-        )
-        stored_by_an_earlier_version(store, entry)
-    other = assessment("other", uri="s3://else/where")
-    stored_by_an_earlier_version(store, AssessmentEntry(assessment=other))
-    asked = store.load(first, name=name)
-    assert isinstance(asked, AssessmentEntry)
-    assert {run.operation: run.at for run in asked.last_runs} == at
-    assert len(shown(store)) == 2 and asked in shown(store)
-    store.save(assessment(name, uri=first))
-    assert sorted(each.name for each in shown(store)) == sorted([name, "other"])
-    assert len(list(store.store.list_from(""))) == 2
-    kept = store.load(second)
-    assert isinstance(kept, AssessmentEntry) and len(kept.last_runs) == 2
 
 
 @given(spellings(), st.booleans())

@@ -30,6 +30,7 @@ from delta_maintenance.protocol.schema.types import (
 )
 from delta_maintenance.protocol.statistics.as_json import read_statistics
 from delta_maintenance.protocol.statistics.as_struct import align_statistics
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, column_of
 from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
@@ -107,6 +108,8 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
     files = pa.concat_tables([file_statistics(_NO_FILES, stored), *(table for table, _ in parts)])
     codes, texts = partition_codes([texts for _, texts in parts], names, files.num_rows)
     rows = files["rows"].to_numpy()
+    statistics = StatisticsColumns.of(snapshot.protocol, snapshot.metadata, {})
+    indexed = {leaf.path for leaf in statistics.leaves}
     found = {}
     for number, column in enumerate(stored):
         found[column.path] = column_bounds(
@@ -115,6 +118,7 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
             greatest=_joined(files[f"{number} greatest"]),
             nulls=_joined(files[f"{number} nulls"]),
             rows=rows,
+            is_indexed=column.physical in indexed,
         )
     for column in columns:
         if column.is_partition:

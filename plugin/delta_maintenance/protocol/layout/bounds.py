@@ -39,6 +39,8 @@ class ColumnBounds:
     """Files in which the column has no value."""
     is_partition: bool = False
     """Whether all rows of a file have the same value, as in a partition column."""
+    is_indexed: bool = True
+    """Whether the table asks for bounds of the column, so that a file without them lacks them."""
 
     @property
     def known(self) -> Mask:
@@ -61,6 +63,7 @@ class ColumnBounds:
             nulls=self.nulls[rows],
             all_null=self.all_null[rows],
             is_partition=self.is_partition,
+            is_indexed=self.is_indexed,
         )
 
 
@@ -95,6 +98,7 @@ def column_bounds(
     greatest: pa.Array,
     nulls: pa.Array,
     rows: Numbers,
+    is_indexed: bool = True,
 ) -> ColumnBounds:
     """The bounds that statistics state, as readers use them. `rows` is -1 where it is unknown."""
     counts = np.asarray(pc.fill_null(nulls, -1), np.int64)
@@ -106,6 +110,7 @@ def column_bounds(
         ),
         nulls=counts,
         all_null=(rows >= 0) & (counts >= 0) & (counts >= rows),
+        is_indexed=is_indexed,
     )
 
 

@@ -147,6 +147,7 @@ class _Extent:
             nulls=self._nulls[partition],
             all_null=self._empty[partition],
             is_partition=self._column.is_partition,
+            is_indexed=self._column.is_indexed,
         )
 
 

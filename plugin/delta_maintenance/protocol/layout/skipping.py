@@ -93,20 +93,24 @@ class _Reader:
                 lacking = (self.lacking(part, negated=negated) for part in (left, right))
                 return np.logical_or(*lacking)
             case Comparison(name, sign, _):
-                column = self._column(name)
+                column = self._indexed(name)
                 if column is not None and sign in ("<", "<=", ">", ">="):
                     is_upper = (sign[0] == ">") != negated
                     bound = column.greatest if is_upper else column.least
                     return to_bools(pc.is_null(bound)) & ~column.all_null
                 return ~self._all() if column is None else column.unknown
             case OneOf(name) | Prefix(name) if not negated:
-                column = self._column(name)
+                column = self._indexed(name)
                 return ~self._all() if column is None else column.unknown
         return ~self._all()
 
     def _column(self, name: Path) -> ColumnBounds | None:
         found = column_in(name, self._files.columns)
         return None if found is None else self._files.columns[found]
+
+    def _indexed(self, name: Path) -> ColumnBounds | None:
+        column = self._column(name)
+        return column if column is not None and column.is_indexed else None
 
     def _one_of(self, column: ColumnBounds, literals: tuple[Literal, ...]) -> tuple[Mask, Mask]:
         values = [value for each in literals if (value := _value(each, column)) is not None]
