@@ -59,6 +59,7 @@ durations: venv ## The whole test suite; writes tests/durations.json, by which r
 .PHONY: check
 check: venv ## Lint, formatting, types, import contracts, conformance document, documentation site
 	@$(MAKE) --no-print-directory --jobs 2 check-types check-lint check-documents
+	@$(PY) tools/weight.py
 
 .PHONY: check-types check-lint check-documents
 check-types:
