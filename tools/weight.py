@@ -20,9 +20,9 @@ RECORD = Path(__file__).with_suffix(".json")
 PRODUCT = ("plugin", "operators")
 _SHORT_MODULE = 60
 _EMPTY = (
-    " found told each known kept asked given wanted named seen said first last least most many some "
-    "other others more left own part parts work what why how whole one both just such this that "
-    "these those them it thing things rest same new old made taken shown "
+    " found told each known kept asked given wanted named seen said first last least most many "
+    "some other others more left own part parts work what why how whole one both just such this "
+    "that these those them it thing things rest same new old made taken shown "
 )
 """Names without content."""
 
