@@ -142,12 +142,22 @@ def _post(conn_id: str, text: str) -> None:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with requests.post(
-            address, json={"text": text}, headers=headers, timeout=_TIMEOUT, stream=True
+            address,
+            json={"text": text},
+            headers=headers,
+            # Without it, credentials in ~/.netrc would replace the header.
+            auth=lambda request: request,
+            # A redirected POST becomes a GET, which delivers nothing.
+            allow_redirects=False,
+            stream=True,
+            timeout=_TIMEOUT,
         ) as response:
-            problem = None if response.ok else f"HTTP status {response.status_code}"
-    except requests.RequestException as error:
+            status = response.status_code
+        problem = None if 200 <= status < 300 else f"HTTP status {status}"
+    except (requests.RequestException, ValueError) as error:
+        # ValueError comes from a token that no header can contain.
         problem = type(error).__name__
-    # Raised outside the handler: the caught error contains the address.
+    # Raised outside the handler: the caught error contains the address or the token.
     if problem is not None:
         raise AirflowException(
             f"the message to the connection {conn_id} was not accepted: {problem}"

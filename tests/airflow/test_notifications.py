@@ -26,7 +26,14 @@ def webhook() -> Iterator[str]:
     class Refusing(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(404)
+            moved = self.path.startswith("/moved")
+            self.send_response(302 if moved else 404)
+            if moved:
+                self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -39,7 +46,10 @@ def webhook() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.mark.parametrize("refused", ["HTTP status 404", "ConnectionError", "has no URL"])
+@pytest.mark.parametrize(
+    "refused",
+    ["HTTP status 404", "HTTP status 302", "UnicodeEncodeError", "ConnectionError", "has no URL"],
+)
 def test_a_failed_notification_shows_no_part_of_the_address(
     airflow_db: None,
     webhook: str,
@@ -47,8 +57,14 @@ def test_a_failed_notification_shows_no_part_of_the_address(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    other = {"ConnectionError": f"http://127.0.0.1:1/{CANARY}", "has no URL": f"host/{CANARY}"}
+    other = {
+        "HTTP status 302": webhook.replace("/services", "/moved"),
+        "ConnectionError": f"http://127.0.0.1:1/{CANARY}",
+        "has no URL": f"host/{CANARY}",
+    }
     connection = {"conn_type": "http", "host": other.get(refused, webhook)}
+    if refused == "UnicodeEncodeError":
+        connection["password"] = "canary-\N{HORIZONTAL ELLIPSIS}"
     monkeypatch.setenv("AIRFLOW_CONN_CHAT", json.dumps(connection))
     caplog.set_level(logging.INFO)
     with pytest.raises(AirflowException, match=refused) as failure:

@@ -6,7 +6,8 @@ decides which clones a vacuum reads. The vacuum itself reads the files that they
 
 A table that cannot be read is a clone if a readable file of its log, or an earlier run, shows a
 folder of the vacuumed table, or if its catalog calls it one. Otherwise it does not hold up the
-others, and neither does one whose store is slow: it is waited for once.
+others. A table whose store does not answer is waited for once; one whose store is slow, by each
+vacuum for at most two minutes, since a clone may have been made there in the meantime.
 """
 
 from __future__ import annotations

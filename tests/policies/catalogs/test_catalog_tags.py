@@ -92,7 +92,7 @@ def test_a_hidden_tag_holds_back_the_tables_whose_rules_it_decides(
             {"catalog": "lake.**"},
             metalake="lake",
         )
-        document["catalogs"]["lake"]["kind"] = "gravitino"  # type: ignore[index]
+        document["catalogs"]["lake"]["kind"] = "gravitino"  # type: ignore[index]  # a document of JSON
 
         def found() -> Discovery:
             return discover(Policy.from_json(document), memory=memory, pauses=())

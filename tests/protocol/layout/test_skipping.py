@@ -179,6 +179,20 @@ def test_a_single_bound_skips_only_for_conditions_on_that_bound(
     assert read(condition, table(n=column)) == expected
 
 
+@pytest.mark.parametrize(("is_indexed", "expected"), [(True, [True, True]), (False, [True, False])])
+def test_only_columns_that_the_table_indexes_lack_bounds(
+    is_indexed: bool, expected: list[bool]
+) -> None:
+    rows, nulls = np.array([3, 3]), pa.array([0, 0], pa.int64())
+    ends = pa.array([1, 9], pa.int64())
+    bounded = column_bounds(LONG, least=ends, greatest=ends, nulls=nulls, rows=rows)
+    absent = pa.nulls(2, pa.int64())
+    unbounded = column_bounds(
+        LONG, least=absent, greatest=absent, nulls=nulls, rows=rows, is_indexed=is_indexed
+    )
+    assert read("n < 5 and m > 7", table(n=bounded, m=unbounded)) == expected
+
+
 def test_bounds_are_as_wide_as_writers_may_have_cut_them() -> None:
     instant = PrimitiveType(name="timestamp")
     cut = datetime(2024, 1, 1, 0, 0, 0, 123_000, tzinfo=UTC)

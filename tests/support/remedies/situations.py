@@ -240,7 +240,7 @@ class _Vending(Catalog):
         self.access = Access.READ_WRITE
         self.life = timedelta(hours=1)
 
-    def list(self, **_: object) -> object:  # type: ignore[override]
+    def list(self, **_: object) -> object:  # type: ignore[override]  # nothing calls it
         raise NotImplementedError
 
     def resolve(self, name: CatalogName) -> CatalogTable:
@@ -281,7 +281,7 @@ def _vending(
             CredentialSource(reference, root, catalog=lambda: world).current(write=True)
 
         def mend() -> None:
-            world.__init__()  # type: ignore[misc]
+            world.__init__()  # type: ignore[misc]  # as new
             allowed[0] = None
 
         return attempt, mend
