@@ -200,7 +200,7 @@ def files_deltalake(table: str) -> dict[str, object]:
 
 
 def files_by_store(store: str, table: str) -> dict[str, object]:
-    from delta_maintenance.storage.fsspec.store import FsspecStore
+    from delta_maintenance.storage.fsspec import FsspecStore
     from delta_maintenance.storage.local.store import LocalStore
     from delta_maintenance.table.read.table import Table
 

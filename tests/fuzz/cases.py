@@ -11,9 +11,9 @@ from pathlib import Path
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.storage import memory
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.storage.memory import store as memory
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from tests.fuzz.mutations import mutate
 from tests.fuzz.rows import Rows, rows_of
 from tests.fuzz.tables import Files, pick

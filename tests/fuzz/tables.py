@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 from tests.support.rewrites.data_files import (

@@ -22,7 +22,7 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
+from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -7,7 +7,7 @@ import pytest
 from delta_maintenance.ledger.one_operation import recorded
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies.models import RunResult
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 
 NAME = "uc://main.sales.orders"
 

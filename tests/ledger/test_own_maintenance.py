@@ -24,7 +24,7 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import LastRun, OperationOutcome, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 

@@ -13,8 +13,8 @@ from delta_maintenance.address import Address
 from delta_maintenance.cli import main as cli
 from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.operations.fsck.findings import KINDS
-from delta_maintenance.storage.memory import store as memory
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage import memory
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing import actions as log
 from tests.fuzz.verbs import VERBS
 from tests.operations.fsck.test_findings import SEEDS

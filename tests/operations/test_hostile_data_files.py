@@ -19,7 +19,7 @@ from delta_maintenance.operations import backfill_row_ids, purge
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.parquet.thrift import I64, ListValue, Struct, read_struct, struct_bytes
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from tests.support.hostile.encrypted_files import encrypted

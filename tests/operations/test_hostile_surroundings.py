@@ -23,7 +23,7 @@ from delta_maintenance.errors import CommitConflictError, CorruptTableError, Del
 from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck, set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -20,7 +20,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, UnlistedPattern
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata, protocol
 from tests.support.operations.vacuum_cases import removed

@@ -19,7 +19,7 @@ from delta_maintenance.policies.definition.policy import Pattern, Policy, Policy
 from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.storage import Store, open_store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FOLDERS = (

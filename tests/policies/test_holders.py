@@ -25,7 +25,7 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import LastRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add
 from tests.operations.holds.test_readers import replaced, stream

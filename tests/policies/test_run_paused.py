@@ -22,7 +22,7 @@ from delta_maintenance.policies.leases import LIFE, Leases
 from delta_maintenance.policies.models import AssessedOperation, PausedRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation, run_plans
 from delta_maintenance.policies.run import run
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.testing.actions import add
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -19,7 +19,7 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.table import Table

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from delta_maintenance.errors import VersionNotFoundError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, dv_id
 from tests.properties.model import Key, State, state_of

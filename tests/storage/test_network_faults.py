@@ -15,11 +15,9 @@ from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.gcs.client import GCSClient
-from delta_maintenance.storage.gcs.options import GCSOptions
+from delta_maintenance.storage.gcs.client import GCSClient, GCSOptions
 from delta_maintenance.storage.gcs.store import GCSStore
-from delta_maintenance.storage.s3.client import S3Client
-from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.client import S3Client, S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 
 

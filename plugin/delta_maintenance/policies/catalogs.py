@@ -85,7 +85,7 @@ class CatalogMemory:
     def in_process(cls) -> Self:
         """Returns a memory that lasts as long as this object."""
         # Imported here because only watchers need it.
-        from delta_maintenance.storage.memory.store import MemoryStore
+        from delta_maintenance.storage.memory import MemoryStore
 
         return cls(MemoryStore())
 

@@ -28,7 +28,7 @@ from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.measuring import SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
 from delta_maintenance.policies.running.lanes import Turns
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
+from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress

@@ -16,7 +16,7 @@ from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.storage import Store
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
+from delta_maintenance.storage.core.base import DeletedBytes
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 

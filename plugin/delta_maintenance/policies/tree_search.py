@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.storage import Store
 from delta_maintenance.storage.core.listing import EntryKind
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 PARALLEL = 16

@@ -82,7 +82,7 @@ def executor_options(
         )
     # Imported here, because a driver of local tables does not need the object store modules.
     from delta_maintenance.storage.options import parse_options, referred
-    from delta_maintenance.storage.s3.options import S3Options
+    from delta_maintenance.storage.s3.client import S3Options
 
     # Executors renew vended credentials themselves, with the credentials of the catalog.
     reference, given = referred(address, storage_options, environment)

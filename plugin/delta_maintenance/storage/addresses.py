@@ -33,7 +33,7 @@ def open_store(
     `Address.parse` documents the addresses. `storage_options` configure stores behind a network:
     see `S3Options`, `GCSOptions`, `AzureOptions`, `NativeOptions` for `hdfs:` and `WebHdfsOptions`.
     Stores of all other fsspec schemes are read-only; for their options see
-    `storage.fsspec.options`. Options of a catalog (`catalogs.reference`) make the store obtain and
+    `storage.fsspec`. Options of a catalog (`catalogs.reference`) make the store obtain and
     renew the credentials that the catalog vends. `InvalidRequestError` for an address or option
     that is not understood.
     """
@@ -49,7 +49,7 @@ def open_store(
             _no_options(own)
             return LocalStore(address.path)
         case StoreKind.MEMORY:
-            from delta_maintenance.storage.memory.store import MemoryStore
+            from delta_maintenance.storage.memory import MemoryStore
 
             _no_options(own)
             return MemoryStore(address)
@@ -70,7 +70,7 @@ def open_store(
 
             return HdfsStore(address, own, client=client)
         case StoreKind.OTHER:
-            from delta_maintenance.storage.fsspec.store import FsspecStore
+            from delta_maintenance.storage.fsspec import FsspecStore
 
             return FsspecStore(address, own)
 

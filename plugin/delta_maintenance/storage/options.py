@@ -84,11 +84,11 @@ def _of_store(
     # Imported on demand, so that a table loads only its own backend.
     match address.kind:
         case StoreKind.S3:
-            from delta_maintenance.storage.s3.options import S3Options
+            from delta_maintenance.storage.s3.client import S3Options
 
             return S3Options.parse(storage_options)
         case StoreKind.GCS:
-            from delta_maintenance.storage.gcs.options import GCSOptions
+            from delta_maintenance.storage.gcs.client import GCSOptions
 
             return GCSOptions.parse(storage_options, environment)
         case StoreKind.AZURE:
@@ -136,9 +136,9 @@ def _of_other_stores(uri: str | Address, name: str) -> bool:
 def _meanings(name: str) -> set[tuple[str, str]]:
     """Returns the meanings of an option name, with their stores."""
     from delta_maintenance.storage.azure import options as azure_options
-    from delta_maintenance.storage.gcs import options as gcs_options
+    from delta_maintenance.storage.gcs import client as gcs_options
     from delta_maintenance.storage.hdfs import options as hdfs_options
-    from delta_maintenance.storage.s3 import options as s3_options
+    from delta_maintenance.storage.s3 import client as s3_options
 
     stores = {
         "s3": s3_options.NAMES,

@@ -9,7 +9,7 @@ from itertools import islice
 from threading import Semaphore
 from typing import TypeVar
 
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")

@@ -37,7 +37,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, checkpoint_metadata, dv_id, sidecar
 

@@ -15,7 +15,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.models import MaintainedVersion
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance_airflow.triggers import announcements
 from delta_maintenance_airflow.triggers.announcements import Announcements
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen

@@ -32,7 +32,7 @@ from delta_maintenance.operations.add_constraint import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder

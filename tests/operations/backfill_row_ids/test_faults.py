@@ -25,7 +25,7 @@ from delta_maintenance.operations.backfill_row_ids import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.features.registry import (
     find_feature,
     supported_features,
 )
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import Action, commit_info, features
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder

@@ -19,7 +19,7 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.columns.membership_filter import MembershipFilte
 from delta_maintenance.protocol.delta_log.checkpoint_tags import SUMS_TAG
 from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, stated_summary
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, add, deletion_vector, remove, sidecar
 from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder

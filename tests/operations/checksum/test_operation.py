@@ -22,7 +22,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
     parse_checksum,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit.checksums import computed_checksum
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (

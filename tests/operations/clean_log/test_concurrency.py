@@ -11,7 +11,7 @@ from delta_maintenance.errors import RefusedError, StorageAccessError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import metadata
 from delta_maintenance.testing.table_builder import LOG
 from tests.support.operations.log_clean_ups import (

@@ -20,7 +20,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata, remove
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash

@@ -8,7 +8,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, uuid_checkpoint_name
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, checkpoint_metadata, features, metadata, sidecar
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder, log_text

@@ -30,7 +30,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.compaction import RangeReplay
 from delta_maintenance.protocol.delta_log.file_names import commit_name, compaction_name
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (

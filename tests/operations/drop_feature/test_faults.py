@@ -11,7 +11,7 @@ from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import Fault, FaultStore, faults
 from tests.support.faults import every_fault

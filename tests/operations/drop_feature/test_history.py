@@ -20,7 +20,7 @@ from delta_maintenance.operations.drop_feature.traces import (
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan, DropFeatureResult
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore

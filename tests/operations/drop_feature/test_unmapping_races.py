@@ -14,7 +14,7 @@ from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.rewriting import commits
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log

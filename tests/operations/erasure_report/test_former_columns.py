@@ -29,7 +29,7 @@ from delta_maintenance.operations.erasure_report import ErasureReportOptions, Er
 from delta_maintenance.operations.erasure_report.log_values import LogValues
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder, parquet_bytes
 

@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 from delta_maintenance.operations.expire import feed
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from tests.operations.expire.test_operation import (
     FEED,
     KEPT,

@@ -26,7 +26,7 @@ from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash

@@ -15,7 +15,7 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.delta_log.file_names import commit_name, hadoop_checksum_name
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.log_inventory import take_inventory
 
 COMMIT = f"_delta_log/{commit_name(0)}"

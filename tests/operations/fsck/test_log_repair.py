@@ -18,7 +18,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     uuid_checkpoint_name,
 )
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.fault_store import FaultStore
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run

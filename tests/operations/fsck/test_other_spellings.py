@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.storage.core.paths import FileStatus
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.locations import find_other_spellings
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log

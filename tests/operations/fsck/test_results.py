@@ -20,7 +20,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     commit_name,
 )
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from tests.support.operations.fsck_runs import NOW, files_of, outcomes, run
 from tests.support.tables.sound_tables import SoundTable

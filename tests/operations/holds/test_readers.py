@@ -22,7 +22,7 @@ from delta_maintenance.operations.holds.notes import kept_rows
 from delta_maintenance.operations.holds.options import Holders, KeptVersion, Reader
 from delta_maintenance.operations.vacuum.planning import Survey
 from delta_maintenance.operations.vacuum.references import last_vacuumed
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import add, cdc, metadata, protocol, remove
 from tests.operations.holds.test_streams import ID, OTHER, batch, offset
 from tests.support.suite.play import examples

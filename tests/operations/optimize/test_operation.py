@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan, OptimizeResult
 from delta_maintenance.operations.rewriting import run
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.data_file_reader import FileRows
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log

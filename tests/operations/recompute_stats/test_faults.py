@@ -12,7 +12,7 @@ import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
 from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.faults.every_fault import distinct_faults

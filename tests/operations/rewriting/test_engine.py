@@ -17,7 +17,7 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.operations.rewriting.run import RewriteRun
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 from delta_maintenance.table.parallel import IdleWorkers
 from delta_maintenance.table.read.table import Table

@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION

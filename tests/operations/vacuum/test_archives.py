@@ -29,7 +29,7 @@ from delta_maintenance.rest.failure import storage_error
 from delta_maintenance.storage.azure.client import AzureFailure
 from delta_maintenance.storage.azure.store import _page
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol, remove

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
     commit_info,

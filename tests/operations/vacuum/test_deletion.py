@@ -20,7 +20,7 @@ from delta_maintenance.operations.vacuum.deletion import (
 from delta_maintenance.protocol.vacuum.visibility import Mask
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 
 
 def rows(*paths: str) -> pa.Table:

@@ -33,7 +33,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import Skip
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from delta_maintenance.testing.fault_store import FaultStore

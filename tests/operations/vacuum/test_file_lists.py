@@ -16,7 +16,7 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageE
 from delta_maintenance.operations.vacuum.engine import write_report
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
     cdc,

@@ -18,7 +18,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import (
     add,
     deletion_vector,

@@ -22,7 +22,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.models import LastRun
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result, waiting

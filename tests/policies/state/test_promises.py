@@ -23,7 +23,7 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import open_table
 from delta_maintenance.testing.actions import add
 from tests.support.operations.held_tables import (

@@ -33,7 +33,7 @@ from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.local import walk as local_tree
 from delta_maintenance.storage.local.descriptors import OpenDirectories
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import ODD_NAMES, UNCLEAN_PATHS
 

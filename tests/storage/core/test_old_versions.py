@@ -14,10 +14,10 @@ from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
 from delta_maintenance.rest.client import Answer
-from delta_maintenance.storage.azure.old_versions import AzureOldVersions
-from delta_maintenance.storage.core.old_versions import OldVersions
+from delta_maintenance.storage.azure.listing import AzureOldVersions
+from delta_maintenance.storage.core.base import OldVersions
 from delta_maintenance.storage.gcs.old_versions import GCSOldVersions
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.client import S3Failure
 from delta_maintenance.storage.s3.old_versions import S3OldVersions
 from delta_maintenance.table.read.table import Table

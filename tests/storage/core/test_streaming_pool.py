@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from delta_maintenance.storage.core.streaming_pool import LocalPool, StreamingPool
+from delta_maintenance.storage.core.streams import LocalPool, StreamingPool
 
 SECONDS = 180.0
 

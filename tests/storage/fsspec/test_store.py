@@ -23,9 +23,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.fsspec.options import as_arguments
-from delta_maintenance.storage.fsspec.store import FsspecStore
-from delta_maintenance.storage.fsspec.tree import FsspecTree, modified_ms
+from delta_maintenance.storage.fsspec import FsspecStore, FsspecTree, as_arguments, modified_ms
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.testing.store_contract import StoreContract
 

@@ -15,7 +15,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
-from delta_maintenance.storage.core.old_versions import OldVersion
+from delta_maintenance.storage.core.base import OldVersion
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.table_builder import TableBuilder

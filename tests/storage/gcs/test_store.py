@@ -18,10 +18,8 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
-from delta_maintenance.storage.gcs.options import GCSOptions
-from delta_maintenance.storage.gcs.put import GCSPut
-from delta_maintenance.storage.gcs.store import GCSStore
+from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, GCSOptions
+from delta_maintenance.storage.gcs.store import GCSPut, GCSStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.servers.loopback import Reply, serve

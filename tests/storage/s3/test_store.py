@@ -16,7 +16,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.s3 import client
-from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.client import S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 from tests.support.emulators.s3_server import S3Server

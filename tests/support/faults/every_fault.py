@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
 
 Result = TypeVar("Result")

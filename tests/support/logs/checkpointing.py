@@ -13,7 +13,7 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions, Checkpoin
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, dv_id

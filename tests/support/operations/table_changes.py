@@ -20,7 +20,7 @@ from delta_maintenance.operations.upgrade_protocol import (
     UpgradeProtocolResult,
 )
 from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder

@@ -31,9 +31,8 @@ from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.memory.store import MemoryStore
-from delta_maintenance.storage.s3.client import S3Client
-from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.s3.client import S3Client, S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing import actions as log

@@ -15,7 +15,7 @@ from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.operations.row_ids import RacedStore

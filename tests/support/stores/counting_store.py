@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from delta_maintenance.address import Address
 from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 
 PAGE = 1000
 """The number of names that one request lists."""

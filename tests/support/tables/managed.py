@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from delta_maintenance.catalogs.models import ManagedCommit, ManagedState
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, commit_info, features, metadata

@@ -12,7 +12,7 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance.policies.run import run
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.testing.actions import add, remove
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 

@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import Action, metadata, protocol
 from delta_maintenance.testing.table_builder import Line, TableBuilder

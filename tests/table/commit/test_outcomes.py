@@ -15,7 +15,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.protocol.commit.conflicts import Rule
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.table import Table

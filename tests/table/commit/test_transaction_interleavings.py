@@ -18,7 +18,7 @@ from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.protocol.commit.conflicts import BACKFILL
 from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.storage.core.base import FileStatus, Put
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.commit.transaction import Writer as Committer

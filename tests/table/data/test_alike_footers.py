@@ -17,7 +17,7 @@ from delta_maintenance.operations.recompute_stats.options import RecomputeStatsO
 from delta_maintenance.parquet.footers import END_BYTES, footer_size
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics
 from delta_maintenance.table.read.table import Table

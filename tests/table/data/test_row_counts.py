@@ -19,7 +19,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.types import StructType, parse_schema
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.testing.fault_store import Fault, FaultStore
 from delta_maintenance.testing.table_builder import parquet_bytes

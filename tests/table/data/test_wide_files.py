@@ -13,7 +13,7 @@ import pytest
 
 from delta_maintenance.operations import optimize, recompute_stats
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder

@@ -12,7 +12,7 @@ import pytest
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed, read_text
 from delta_maintenance.table.read.segment import list_log
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from delta_maintenance.address import Address
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.testing.actions import checkpoint_metadata, sidecar
 from delta_maintenance.testing.table_builder import (

@@ -10,7 +10,7 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError, StorageError, VersionNotFoundError
 from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read import log_reader
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import relisting

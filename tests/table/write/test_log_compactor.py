@@ -16,7 +16,7 @@ from delta_maintenance.protocol.delta_log.compaction import RangeContent, conten
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.ndjson.line_buffers import TextLines
 from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.write import log_compactor

@@ -9,7 +9,7 @@ from datetime import datetime
 from delta_maintenance.errors import failure_of
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes, DeletedState
+from delta_maintenance.storage.core.base import DeletedBytes, DeletedState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from delta_maintenance.protocol.layout.ages import numbers
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 
 

@@ -10,9 +10,8 @@ from typing import BinaryIO, NoReturn
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.base import Store, WrappedStore
 from delta_maintenance.storage.core.listing import ARCHIVES
-from delta_maintenance.storage.core.read_only import WrappedStore
 from delta_maintenance.table.read.log_inventory import LogInventory
 
 

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics
 from delta_maintenance.table.data.row_counts import PARALLEL_READS

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.columns.arrays import booleans, to_bools
 from delta_maintenance.protocol.vacuum.visibility import Mask, in_a_log
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import unclean
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 
 _BATCH = 1000
 _AT_ONCE = 4

@@ -17,11 +17,16 @@ from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import RequestFailure, patiently
 from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
-from delta_maintenance.storage.azure.listing import is_directory, listing_of, millis_of, name_of
-from delta_maintenance.storage.azure.old_versions import AzureOldVersions
+from delta_maintenance.storage.azure.listing import (
+    AzureOldVersions,
+    is_directory,
+    listing_of,
+    millis_of,
+    name_of,
+)
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
+from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 
 BLOCK_BLOB = {"x-ms-blob-type": "BlockBlob", "Content-Type": "application/octet-stream"}

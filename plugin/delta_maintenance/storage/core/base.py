@@ -1,17 +1,23 @@
-"""The store interface, and the guarantees that the library requires from a store."""
+"""The store interface, what the library requires from a store, and stores that are only read."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, NoReturn, Protocol, TypeAlias
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+)
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.storage.core.deleted_bytes import FREED, DeletedBytes
 from delta_maintenance.storage.core.paths import FileStatus, check_directory, check_path
 
 if TYPE_CHECKING:
@@ -19,7 +25,64 @@ if TYPE_CHECKING:
 
     from delta_maintenance.rest.usage import Usage
     from delta_maintenance.storage.core.listing import Skip
-    from delta_maintenance.storage.core.old_versions import OldVersions
+
+
+DeletedState: TypeAlias = Literal["freed", "later", "never", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletedBytes:
+    """What becomes of the bytes of a file that is deleted now, by the settings of its store."""
+
+    state: DeletedState
+    """`never`: the store keeps them until somebody deletes them there."""
+    why: str
+    """One clause."""
+    after: timedelta | None = None
+    """With `later`: how long after the deletion they end at the latest."""
+
+    @classmethod
+    def kept_for(cls, after: timedelta, why: str) -> DeletedBytes:
+        """Returns those that end after a time; without a time, those that end at once."""
+        if not after:
+            return FREED
+        return cls(state="later", after=after, why=why)
+
+
+FREED = DeletedBytes(state="freed", why="the store keeps nothing of deleted files")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldVersion:
+    """The content of a file before it was deleted or replaced."""
+
+    path: str
+    """Relative to the root of the store."""
+    version_id: str
+    size: int
+    """Bytes."""
+    ends_ms: int | None
+    """When a rule of the store deletes it, in milliseconds since 1970-01-01 UTC; None if no rule is
+    known to do so."""
+    ends_by: str
+    """What deletes it then, or what is missing."""
+    problem: str | None = None
+    """Why its content cannot be read; None if it can be."""
+
+
+class OldVersions(Protocol):
+    """Access to old versions. All calls raise `StorageError`."""
+
+    def list(self) -> Iterator[OldVersion]:
+        """Lists all old versions below the root, in the same order each time. Memory is bounded by
+        a page."""
+
+    def read(self, version: OldVersion, first: int, last: int) -> bytes:
+        """Reads the bytes from a first to a last position, inclusive."""
+
+
+SOFT_DELETED = "it is soft-deleted, so that only restoring it makes its content readable"
+
 
 __all__ = ["FileStatus", "Put", "Store"]
 
@@ -245,3 +308,102 @@ class Store(ABC):
     def __repr__(self) -> str:
         # The default `repr` of a dataclass would show fields that can contain credentials.
         return f"{type(self).__name__}({self.root!r})"
+
+
+@contextmanager
+def new_file(store: Store, path: str) -> Iterator[BinaryIO]:
+    """Like `Store.create`, but an unknown outcome is a `StorageError`.
+
+    The operation can run again without a check: no commit refers to the file.
+    """
+    try:
+        with store.create(path) as file:
+            yield file
+    except CommitUnknownError as unknown:
+        raise StorageError(
+            unknown.problem, file=unknown.file, remedy="run again"
+        ) from unknown.__cause__
+
+
+class ReadOnlyStore(Store):
+    """Refuses everything that writes. A subclass says why, and comes before its other base."""
+
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        self._refuse(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._refuse(path)
+
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        self._refuse(path)
+
+    def delete(self, path: str) -> None:
+        self._refuse(path)
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        for path in paths:
+            self._refuse(path)
+        return {}
+
+    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
+        return self.delete_many(files["path"].to_pylist()[:1])
+
+    def remove_empty_directory(self, path: str) -> bool:
+        self._refuse(path)
+
+    @abstractmethod
+    def _refuse(self, path: str) -> NoReturn:
+        """Raises the error for a request to write this path."""
+
+
+class WrappedStore(ReadOnlyStore):
+    """Another store, of which a subclass changes what is read. Does not close it."""
+
+    def __init__(self, store: Store) -> None:
+        self.address = store.address
+        self.parallel_reads = store.parallel_reads
+        self.read_limits = store.read_limits
+        self.is_near = store.is_near
+        self._store = store
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._store.usage
+
+    def bytes_of_deleted(self) -> DeletedBytes:
+        return self._store.bytes_of_deleted()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self._store.addresses
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        return self._store.list_from(directory, start)
+
+    def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
+        return self._store.list_tree(directory, skip=skip)
+
+    def list_level(self, directory: str = "") -> pa.Table | None:
+        return self._store.list_level(directory)
+
+    def stat(self, path: str) -> FileStatus | None:
+        return self._store.stat(path)
+
+    def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
+        return self._store.statuses(paths)
+
+    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+        return self._store.archived(paths)
+
+    def read(self, path: str) -> bytes:
+        return self._store.read(path)
+
+    def read_head(self, path: str, size: int) -> bytes:
+        return self._store.read_head(path, size)
+
+    def open(self, path: str) -> BinaryIO:
+        return self._store.open(path)

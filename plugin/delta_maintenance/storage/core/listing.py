@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.storage.core.paths import FileStatus, check_path
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 
 _UNCLEAN = r"[\x00-\x1f\x7f-\x{9f}\\]|(^|/)\.{0,2}(/|$)"
 """Arrow strings cannot contain a lone surrogate."""

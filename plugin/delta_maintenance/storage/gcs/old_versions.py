@@ -11,8 +11,7 @@ from typing import Any
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.rest.failure import repeated_page, storage_error
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
-from delta_maintenance.storage.core.old_versions import SOFT_DELETED, OldVersion
+from delta_maintenance.storage.core.base import SOFT_DELETED, DeletedBytes, OldVersion
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure
 
 _DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.storage.core.listing import STATUSES, Listing, Skip, walk
-from delta_maintenance.storage.core.streaming_pool import LocalPool
+from delta_maintenance.storage.core.streams import LocalPool
 from delta_maintenance.storage.local.descriptors import reason, remove_if_empty, storage_error
 
 Answer = TypeVar("Answer")

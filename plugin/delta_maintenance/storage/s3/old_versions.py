@@ -9,8 +9,7 @@ from typing import Any
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.rest.failure import repeated_page, storage_error
-from delta_maintenance.storage.core.deleted_bytes import FREED, DeletedBytes
-from delta_maintenance.storage.core.old_versions import OldVersion
+from delta_maintenance.storage.core.base import FREED, DeletedBytes, OldVersion
 from delta_maintenance.storage.s3.client import S3Client, S3Failure
 
 _DAY_MS = timedelta(days=1) // timedelta(milliseconds=1)

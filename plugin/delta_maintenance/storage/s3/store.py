@@ -13,13 +13,12 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import RequestFailure
 from delta_maintenance.rest.usage import Usage
+from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
-from delta_maintenance.storage.core.deleted_bytes import DeletedBytes
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory, just_before
-from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure
+from delta_maintenance.storage.s3.client import Reply, S3Client, S3Failure, S3Options
 from delta_maintenance.storage.s3.old_versions import S3OldVersions
-from delta_maintenance.storage.s3.options import S3Options
 
 
 class S3Put(ConditionalPut):

@@ -21,7 +21,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.protocol.clustering.depth import Depth, is_better
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile

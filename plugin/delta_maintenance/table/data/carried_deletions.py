@@ -29,8 +29,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 )
 from delta_maintenance.protocol.data_files.carry_over import all_rows, carried, newly_deleted
 from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.new_file import new_file
+from delta_maintenance.storage.core.base import Store, new_file
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between

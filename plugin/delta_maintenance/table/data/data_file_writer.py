@@ -27,8 +27,7 @@ from delta_maintenance.parquet.nan_bounds import leaves_with_nan, without_nan_bo
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.new_file import new_file
+from delta_maintenance.storage.core.base import Store, new_file
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 GROUP_BYTES = 32 << 20

@@ -20,9 +20,8 @@ from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_
 from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools, valid_texts
 from delta_maintenance.protocol.columns.key_hash import Hashes
 from delta_maintenance.protocol.vacuum.protected_paths import hash_paths, hash_spellings
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core.base import Store, new_file
 from delta_maintenance.storage.core.listing import unclean
-from delta_maintenance.storage.core.new_file import new_file
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.parallel import in_parallel
 

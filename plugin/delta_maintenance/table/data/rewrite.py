@@ -26,7 +26,7 @@ from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.bins import (
     Bin,
     Refusal,

@@ -28,7 +28,7 @@ from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.delta_log.file_names import LogFile, checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, parse_checksum
 from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 
 LOG_DIRECTORY = "_delta_log"
 

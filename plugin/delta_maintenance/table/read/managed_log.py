@@ -29,8 +29,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.storage.core.read_only import WrappedStore
+from delta_maintenance.storage.core.base import FileStatus, Store, WrappedStore
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 T = TypeVar("T")

@@ -31,7 +31,7 @@ from delta_maintenance.protocol.delta_log.sidecar_summary import (
 )
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 
 SUMMARISED = {

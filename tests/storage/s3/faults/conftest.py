@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.address import Address
-from delta_maintenance.storage.s3.client import S3Client
-from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.client import S3Client, S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from tests.support.emulators.s3_server import S3Server
 from tests.support.faults.s3_faults import Faults

@@ -10,8 +10,7 @@ import pytest
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageAccessError, StorageError
 from delta_maintenance.rest.failure import PAUSES
-from delta_maintenance.storage.s3.client import S3Client, S3Failure
-from delta_maintenance.storage.s3.options import S3Options
+from delta_maintenance.storage.s3.client import S3Client, S3Failure, S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.faults.s3_faults import (

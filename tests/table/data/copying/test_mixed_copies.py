@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from delta_maintenance.parquet import footers
 from delta_maintenance.parquet.thrift import read_struct, struct_bytes
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
 from delta_maintenance.table.data.copying import copied_bin

@@ -14,7 +14,7 @@ from delta_maintenance.errors import VerificationError
 from delta_maintenance.parquet import footers, thrift
 from delta_maintenance.parquet.footers import read_footer
 from delta_maintenance.parquet.thrift import BINARY, ListValue, Struct, read_struct, struct_bytes
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.copying import row_groups
 from tests.support.rewrites.arrow_features import needs_bloom_filters
 from tests.support.rewrites.data_files import parquet

@@ -14,7 +14,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureEr
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find, names
 from delta_maintenance.operations.health import measure
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add

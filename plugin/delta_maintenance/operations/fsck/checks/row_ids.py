@@ -39,7 +39,7 @@ from delta_maintenance.protocol.row_tracking.used_ids import (
 )
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
+from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
 from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.progress import Progress

@@ -44,9 +44,8 @@ from delta_maintenance.parquet.thrift import (
 )
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.new_file import new_file
-from delta_maintenance.storage.memory.store import MemoryStore
+from delta_maintenance.storage.core.base import Store, new_file
+from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.copying.proof import (
     CopiedGroup,
     Expected,

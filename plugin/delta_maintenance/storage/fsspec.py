@@ -1,24 +1,96 @@
-"""One file system of fsspec as directories and files with literal paths."""
+"""Stores of all other file systems of fsspec, for reading, with literal paths."""
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 from urllib.parse import quote, unquote
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
+from delta_maintenance.errors import (
+    InvalidRequestError,
+    RefusedError,
+    StorageAccessError,
+    StorageError,
+)
+from delta_maintenance.redaction import LINK
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
-from delta_maintenance.storage.core.directory_store import Entry, FileTree
+from delta_maintenance.storage.core.base import ReadOnlyStore
+from delta_maintenance.storage.core.directory_store import DirectoryStore, Entry, FileTree
 from delta_maintenance.storage.core.option_values import redacted
-from delta_maintenance.storage.core.streaming_pool import StreamingPool
-from delta_maintenance.storage.fsspec.options import as_arguments, secrets_of
+from delta_maintenance.storage.core.paths import check_path
+from delta_maintenance.storage.core.streams import StreamingPool
+
+
+def as_arguments(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
+    """Converts storage options to arguments of fsspec.
+
+    An option is an argument of the first file system of the address; `SCHEME.NAME` is an argument
+    of the file system SCHEME in a chain. `true`, `false`, JSON lists and JSON objects are
+    converted, and so are digits, except in options that identify the user, such as a password.
+    """
+    schemes = [scheme_of(link) for link in re.split(LINK, _address_text(address))]
+    # A shared instance would keep the credentials in a process-wide cache.
+    arguments: dict[str, Any] = {"skip_instance_cache": True}
+    for scheme in schemes[1:]:
+        arguments[scheme] = {"skip_instance_cache": True}
+    if schemes[0] in ("http", "https"):
+        arguments["encoded"] = True
+    for name, value in given.items():
+        scheme, dot, rest = name.partition(".")
+        if dot and scheme in schemes[1:]:
+            arguments[scheme][rest] = _value(rest, value)
+        elif dot and scheme == schemes[0]:
+            arguments[rest] = _value(rest, value)
+        elif dot or name in _OURS:
+            raise InvalidRequestError(
+                f"there is no storage option {name!r} for this address",
+                remedy=f"write NAME, or SCHEME.NAME with one of {', '.join(schemes)}",
+            )
+        else:
+            arguments[name] = _value(name, value)
+    return arguments
+
+
+def secrets_of(given: Mapping[str, str]) -> list[str]:
+    """Returns the values that must not appear in messages, the longest first."""
+    shown = {value for name, value in given.items() if value.lower() in ("true", "false")}
+    return sorted((value for value in given.values() if value not in shown), key=len, reverse=True)
+
+
+def scheme_of(link: str) -> str:
+    """The scheme of one link of a chained address."""
+    if "://" not in link:
+        return "file" if link.startswith("/") else link.partition(":")[0]
+    return link.partition("://")[0].lower()
+
+
+def _address_text(address: Address) -> str:
+    return f"{address.before}{address.path}{address.behind}"
+
+
+def _value(name: str, value: str) -> Any:
+    if value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if value.startswith(("{", "[")):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    digits = value.isascii() and value.isdecimal()
+    return int(value) if digits and not _IDENTITY.search(name) else value
+
+
+_IDENTITY = re.compile(r"user|name|pass|secret|token|key|account|credential", re.IGNORECASE)
+_OURS = frozenset(("skip_instance_cache", "use_listings_cache", "protocol", "fo"))
 
 
 def modified_ms(info: Mapping[str, Any]) -> int | None:
@@ -381,3 +453,30 @@ def _text(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 _WEB = ("http", "https")
+
+
+class FsspecStore(ReadOnlyStore, DirectoryStore):
+    """The files below an address of fsspec, chained or not.
+
+    Every call that would write or delete raises `RefusedError`, because fsspec has no call that
+    creates a file exactly once. fsspec's listing caches are off, and paths are never treated as
+    patterns.
+    """
+
+    def __init__(self, address: Address, storage_options: Mapping[str, str] | None = None) -> None:
+        tree = FsspecTree.open(address, storage_options or {})
+        super().__init__(address, tree)
+        self._scheme = address.scheme or "file"
+        self._is_chained = address.is_chained
+
+    def _refuse(self, path: str) -> NoReturn:
+        check_path(path)
+        kind = "a chained address" if self._is_chained else f"{self._scheme}: addresses"
+        raise RefusedError(
+            f"{kind} can only be read, because fsspec has no call that creates a file exactly once "
+            "and a commit could overwrite another one",
+            table=self.root,
+            file=path,
+            remedy="use the engine that writes this table, or a store that commits "
+            "(docs/stores.md)",
+        )

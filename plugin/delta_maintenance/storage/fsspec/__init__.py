@@ -1,1 +1,0 @@
-"""All file systems of fsspec, for reading."""
