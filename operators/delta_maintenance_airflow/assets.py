@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import is_catalog_name
 from delta_maintenance_airflow.lineage import dataset_name
 
 if TYPE_CHECKING:

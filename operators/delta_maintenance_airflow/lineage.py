@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
+from delta_maintenance.address import Address, CatalogName, StoreKind, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:

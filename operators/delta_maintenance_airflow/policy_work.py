@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
+from delta_maintenance.address import Address, CatalogName, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact

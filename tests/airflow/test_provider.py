@@ -142,8 +142,6 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.clock",
         "delta_maintenance.errors",
         "delta_maintenance.address",
-        "delta_maintenance.catalogs",
-        "delta_maintenance.catalogs.names",
         "delta_maintenance.dependencies",
         "delta_maintenance.lazy",
         "delta_maintenance.ledger",

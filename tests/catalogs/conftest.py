@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.catalogs.catalog import Catalog, open_catalog
 from delta_maintenance.catalogs.http import client
-from delta_maintenance.catalogs.open import open_catalog
 from tests.support.catalogs.catalog_server import CatalogServer
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
 from tests.support.catalogs.gravitino_server import GravitinoServer

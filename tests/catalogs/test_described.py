@@ -8,11 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.catalogs.catalog import Aspect, Catalog, open_catalog
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.catalogs.http.gathering import AT_ONCE
-from delta_maintenance.catalogs.models import Aspect
-from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
 from tests.catalogs.test_listing import DENIED, listed
 from tests.support.catalogs.catalog_server import CatalogServer, Refusal

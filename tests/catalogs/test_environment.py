@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.catalogs.environment import options_of, secret_variables, settings_of
-from delta_maintenance.catalogs.names import CatalogKind
-from delta_maintenance.catalogs.settings import CatalogSettings
+from delta_maintenance.address import CatalogKind
+from delta_maintenance.catalogs.settings import (
+    CatalogSettings,
+    options_of,
+    secret_variables,
+    settings_of,
+)
 
 
 def test_the_usual_variables_of_a_kind_make_its_settings() -> None:

@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.address import CatalogName
+from delta_maintenance.catalogs.catalog import Catalog, CatalogListing, open_catalog
 from delta_maintenance.catalogs.http import client
-from delta_maintenance.catalogs.models import CatalogListing
-from delta_maintenance.catalogs.names import CatalogName
-from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError
 from tests.support.catalogs.catalog_server import CatalogServer, Entry
 from tests.support.catalogs.unity_server import UnityServer

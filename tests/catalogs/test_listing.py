@@ -13,11 +13,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.address import CatalogName
+from delta_maintenance.catalogs.catalog import Catalog, CatalogListing, PassedOver, open_catalog
 from delta_maintenance.catalogs.http.gathering import AT_ONCE
-from delta_maintenance.catalogs.models import CatalogListing, PassedOver
-from delta_maintenance.catalogs.names import CatalogName
-from delta_maintenance.catalogs.open import open_catalog
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
 from tests.support.catalogs.generic_table_servers import LakekeeperServer

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.catalogs import open as opening
-from delta_maintenance.catalogs.catalog import Catalog
-from delta_maintenance.catalogs.locate import locate
-from delta_maintenance.catalogs.models import Access, CatalogTable
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
-from delta_maintenance.catalogs.reference import CatalogReference
+from delta_maintenance.address import Access, Address, CatalogKind, CatalogName, is_catalog_option
+from delta_maintenance.catalogs import catalog as opening
+from delta_maintenance.catalogs.catalog import Catalog, CatalogTable
+from delta_maintenance.catalogs.reference import CatalogReference, locate
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, InvalidRequestError
+from delta_maintenance.storage.options import referred
 
 
 class _Catalog(Catalog):
@@ -52,7 +51,7 @@ _GIVEN = {"AWS_REGION": "eu-west-1", "catalog_uri": "https://uc", "catalog_token
 def test_an_address_stays_as_it_is() -> None:
     located = locate("s3://lake/t", {"key": "a"}, environment={})
     assert (located.address, located.storage_options) == ("s3://lake/t", {"key": "a"})
-    assert located.table is None
+    assert located.name is None
 
 
 def test_a_name_becomes_the_address_and_a_reference() -> None:
@@ -70,22 +69,22 @@ def test_a_name_becomes_the_address_and_a_reference() -> None:
 def test_a_table_without_vended_credentials_needs_no_reference() -> None:
     located = locate("uc://main.s.plain", _GIVEN, environment={})
     assert located.storage_options == {"AWS_REGION": "eu-west-1"}
-    assert located.table is not None
-    assert str(located.table.name) == "uc://main.s.plain"
+    assert str(located.name) == "uc://main.s.plain"
 
 
 def test_a_reference_holds_the_token_of_the_environment() -> None:
     around = {"UNITY_CATALOG_URI": "https://uc", "UNITY_CATALOG_TOKEN": "canary"}
     located = locate("uc://main.s.managed", None, environment=around)
-    reference, own = CatalogReference.of(located.storage_options, {})
-    assert reference is not None and own == {}
+    reference = CatalogReference.of(located.storage_options, {})
+    assert reference is not None
+    assert all(map(is_catalog_option, located.storage_options))
     assert reference.managed and reference.access is None
     assert reference.settings.options == {"token": "canary"}
     assert "canary" not in str(reference.public())
     assert reference.secrets()["UNITY_CATALOG_TOKEN"] == "canary"
     assert "canary" not in repr(reference)
-    again, _ = CatalogReference.of(reference.public(), {"UNITY_CATALOG_TOKEN": "canary"})
-    assert again == reference
+    variables = {"UNITY_CATALOG_TOKEN": "canary"}
+    assert CatalogReference.of(reference.public(), variables) == reference
 
 
 def test_an_address_with_a_reference_states_the_access() -> None:
@@ -102,7 +101,8 @@ def test_an_address_with_a_reference_states_the_access() -> None:
 def test_own_credentials_are_used_by_choice() -> None:
     given = {**_GIVEN, "catalog_access": "none"}
     located = locate("uc://main.s.vended", given, access=Access.READ_WRITE, environment={})
-    reference, own = CatalogReference.of(located.storage_options, {})
+    address = Address.parse(located.address)
+    reference, own = referred(address, located.storage_options, {})
     assert reference is not None and not reference.vends
     assert own == {"AWS_REGION": "eu-west-1"}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.catalogs.models import Access, Aspect
-from delta_maintenance.catalogs.names import CatalogName
-from delta_maintenance.catalogs.open import open_catalog
+from delta_maintenance.address import Access, CatalogName
+from delta_maintenance.catalogs.catalog import Aspect, open_catalog
 from delta_maintenance.errors import CatalogError
 from tests.catalogs.conftest import PROFILES
 from tests.catalogs.test_listing import listed

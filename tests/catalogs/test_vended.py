@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from delta_maintenance.catalogs.models import Access, VendedCredentials
-from delta_maintenance.catalogs.vended import (
+from delta_maintenance.address import Access
+from delta_maintenance.catalogs.catalog import VendedCredentials
+from delta_maintenance.catalogs.credentials import (
     GCS_TOKEN,
     credentials_for,
     temporary_credentials,

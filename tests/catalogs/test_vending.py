@@ -8,13 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.catalog import Catalog
-from delta_maintenance.catalogs.models import Access, CatalogTable, VendedCredentials
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.address import Access, Address, CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import Catalog, CatalogTable, VendedCredentials
+from delta_maintenance.catalogs.credentials import CredentialSource
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.catalogs.vending import CredentialSource
 from delta_maintenance.errors import (
     CatalogError,
     CatalogUnavailableError,

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
+from delta_maintenance.catalogs.credentials import source_of
 from delta_maintenance.catalogs.http import client
-from delta_maintenance.catalogs.vending import source_of
 from delta_maintenance.cli import output
 from delta_maintenance.cli.main import main
 from delta_maintenance.policies.discovery import discover

@@ -122,6 +122,13 @@ def test_compacting_a_log_imports_only_what_it_needs(table: str) -> None:
 
 
 @pytest.mark.process
+def test_a_verb_for_an_address_enters_no_catalog(table: str) -> None:
+    loaded = loaded_by(["checkpoint", table], ["vacuum", table, "--dry-run"])
+    assert "delta_maintenance.storage.local.store" in loaded
+    assert {name for name in loaded if name.startswith("delta_maintenance.catalogs")} == set()
+
+
+@pytest.mark.process
 def test_only_instants_and_durations_in_json_load_pydantic(table: str) -> None:
     asked = [
         ["inspect", table],

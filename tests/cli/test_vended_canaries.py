@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.catalogs.vending import source_of
+from delta_maintenance.catalogs.credentials import source_of
 from delta_maintenance.cli.main import main
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, metadata, protocol

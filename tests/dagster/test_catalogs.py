@@ -14,8 +14,8 @@ import pytest
 from dagster.components.component import state_backed_component
 
 from delta_maintenance import clock
-from delta_maintenance.catalogs.models import CatalogTable
-from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.address import CatalogName
+from delta_maintenance.catalogs.catalog import CatalogTable
 from delta_maintenance.errors import CatalogUnavailableError, InvalidRequestError
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import discover

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import CatalogTable, PassedOver
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
-from delta_maintenance.catalogs.models import CatalogTable, PassedOver
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.policies.definition.policy import Policy

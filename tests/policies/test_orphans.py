@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.address import Address
-from delta_maintenance.catalogs.models import CatalogTable
+from delta_maintenance.catalogs.catalog import CatalogTable
 from delta_maintenance.errors import CatalogUnavailableError
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import Rules

@@ -10,8 +10,8 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.catalogs.locate import locate
-from delta_maintenance.catalogs.vending import source_of
+from delta_maintenance.catalogs.credentials import source_of
+from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, RefusedError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
@@ -88,7 +88,7 @@ def test_the_delta_api_vends_for_catalog_managed_tables(
 def test_keys_that_the_store_rejects_are_replaced_in_the_middle_of_the_work(
     unity: UnityServer, on_s3: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_maintenance.catalogs.vending._PAUSE", timedelta(0))
+    monkeypatch.setattr("delta_maintenance.catalogs.credentials._PAUSE", timedelta(0))
     store = _open(on_s3)
     for number in range(5):
         assert store.put_if_absent(f"f{number}", b"x") is Put.DONE
@@ -201,7 +201,7 @@ def test_tables_never_share_vended_credentials(unity: UnityServer, on_s3: dict[s
 def test_google_takes_a_token(
     unity: UnityServer, gcs_server: GCSServer, gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_maintenance.catalogs.vending._PAUSE", timedelta(0))
+    monkeypatch.setattr("delta_maintenance.catalogs.credentials._PAUSE", timedelta(0))
     unity.add("main.s.t", UnityTable(location=f"gs://{gcs_bucket}/t"))
     unity.config = lambda key, _: {"gcs.oauth-token": key.session}
     store = _open({**gcs_server.storage_options, **unity.options})

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pytest
 
 from delta_maintenance import DeltaTable
-from delta_maintenance.catalogs.vending import source_of
+from delta_maintenance.catalogs.credentials import source_of
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.rest.client import Answer, HttpSession
 from delta_maintenance.storage import open_store

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from delta_maintenance.catalogs.names import CatalogKind
+from delta_maintenance.address import CatalogKind
 
 KINDS: Mapping[str, CatalogKind] = {
     "delta_unity_catalog": CatalogKind.UNITY,
@@ -24,7 +24,7 @@ _NAMES = {"catalog": "name", "token_address": "token_uri"}
 
 
 def catalog_options(connection: Any, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the options in the connection of a catalog (`catalogs.environment.settings_of`)."""
+    """Returns the options in the connection of a catalog (`catalogs.settings.settings_of`)."""
     kind = KINDS[connection.conn_type]
     options = {
         _NAMES.get(name, name): str(value).lower() if isinstance(value, bool) else str(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import ClassVar
 
-from delta_maintenance.catalogs.names import CatalogKind
+from delta_maintenance.address import CatalogKind
 from delta_maintenance_airflow.hooks.delta import DeltaHook
 
 __all__ = [
@@ -37,8 +37,8 @@ class CatalogHook(DeltaHook):
     kind: ClassVar[CatalogKind]
 
     def _tried(self) -> tuple[bool, str]:
-        from delta_maintenance.catalogs.environment import settings_of
-        from delta_maintenance.catalogs.open import open_catalog
+        from delta_maintenance.catalogs.catalog import open_catalog
+        from delta_maintenance.catalogs.settings import settings_of
 
         with open_catalog(settings_of(self.kind, self.storage_options(), os.environ)) as catalog:
             return True, catalog.check()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import is_catalog_name
 from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError
 from delta_maintenance_airflow.compat import AirflowException, mask, mask_async
 from delta_maintenance_airflow.hooks.storage_options import (
@@ -25,7 +25,7 @@ from delta_maintenance_airflow.hooks.storage_options import (
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
-    from delta_maintenance.catalogs.locate import Located
+    from delta_maintenance.address import Located
     from delta_maintenance.policies.definition.policy import Policy
     from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.storage import Store
@@ -79,7 +79,8 @@ class DeltaHook(BaseHook):
         only what is known not to be secret.
         """
         # Imported here because it is seldom needed, and would slow down Dag parsing.
-        from delta_maintenance.catalogs.locate import Located, locate
+        from delta_maintenance.address import Located
+        from delta_maintenance.catalogs.reference import locate
 
         if not is_catalog_name(table_uri):
             options = self.storage_options(table_uri, credentials=credentials)
@@ -167,7 +168,7 @@ _ANY_NAME = "uc://"
 
 def _open_watched(table_uri: str, options: dict[str, str] | None) -> Store:
     # Imported here because it loads NumPy, which would slow down Dag parsing.
-    from delta_maintenance.catalogs.locate import locate
+    from delta_maintenance.catalogs.reference import locate
     from delta_maintenance.operations.watch import open_watched
 
     located = locate(table_uri, options)

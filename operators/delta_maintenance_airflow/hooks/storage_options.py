@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import Address, StoreKind, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance_airflow.hooks.catalog_options import KINDS, catalog_options
 
@@ -163,7 +162,7 @@ def without_credentials(options: Mapping[str, str]) -> dict[str, str]:
 
 def _of_catalog(name: str) -> bool:
     # Imported here because it is seldom needed, and would slow down Dag parsing.
-    from delta_maintenance.catalogs.environment import is_public
+    from delta_maintenance.catalogs.settings import is_public
 
     return is_public(name)
 

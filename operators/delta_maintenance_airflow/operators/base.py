@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseOperatorLink
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import is_catalog_name
 from delta_maintenance.ledger.one_operation import OneOperation, recorded
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress

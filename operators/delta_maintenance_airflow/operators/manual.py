@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import is_catalog_name
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.redaction import redact_address

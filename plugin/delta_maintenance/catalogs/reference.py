@@ -1,32 +1,36 @@
-"""A reference to a table in its catalog, as storage options.
+"""From the name of a table to its address, and to the storage options that refer to its catalog.
 
 Storage options name the table, its catalog, and what authenticates to the catalog. Who opens the
 store with them, in this process or on an executor, obtains credentials for the files from the
-catalog and renews them. So no vended credential is ever passed on.
-"""
+catalog and renews them. So no vended credential is ever passed on."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.environment import (
-    SECRETS,
+from delta_maintenance.address import (
+    CATALOG_TABLE,
+    Access,
+    Address,
+    CatalogName,
+    Located,
+    is_catalog_name,
     is_catalog_option,
+)
+from delta_maintenance.catalogs.catalog import CatalogTable, open_catalog
+from delta_maintenance.catalogs.settings import (
+    SECRETS,
+    CatalogSettings,
     options_of,
     secret_variables,
     settings_of,
 )
-from delta_maintenance.catalogs.models import Access, CatalogTable
-from delta_maintenance.catalogs.names import CatalogName
-from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.table_names import remember_name
 
-TABLE = "catalog_table"
-"""The storage option with the table's name."""
 ACCESS = "catalog_access"
 """The storage option that says which credentials are wanted: `read`, `read_write`, or `none`, if
 the store has credentials of its own. By default, those for reading, until something is written."""
@@ -57,19 +61,18 @@ class CatalogReference:
     @classmethod
     def of(
         cls, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
-    ) -> tuple[Self | None, dict[str, str]]:
-        """Splits storage options into the reference, if any, and the options of the store."""
-        given = dict(storage_options or {})
-        own = {name: value for name, value in given.items() if not is_catalog_option(name)}
-        if TABLE not in given:
-            return None, own
+    ) -> Self | None:
+        """Returns the reference in storage options; None if they name no table."""
+        given = storage_options or {}
+        if CATALOG_TABLE not in given:
+            return None
         access = given.get(ACCESS)
         if access not in (None, NO_ACCESS, *Access):
             raise InvalidRequestError(
                 f"the storage option {ACCESS} is {access!r}",
                 remedy=f"write one of {', '.join(Access)}, {NO_ACCESS}",
             )
-        name = CatalogName.parse(given[TABLE])
+        name = CatalogName.parse(given[CATALOG_TABLE])
         settings = settings_of(name.kind, given, environment)
         if LOCATION in given:
             # In executors of Spark, nothing else names the table.
@@ -82,7 +85,7 @@ class CatalogReference:
             managed=given.get(MANAGED) == "true",
             location=Address.parse(given[LOCATION]) if LOCATION in given else None,
             catalog_key=frozenset(options_of(settings).items()),
-        ), own
+        )
 
     def concerns(self, address: Address) -> bool:
         """Whether an address is that of the table. A report, for example, is elsewhere."""
@@ -96,7 +99,7 @@ class CatalogReference:
         access = self.access if self.vends else NO_ACCESS
         return {
             **options_of(self.settings),
-            TABLE: str(self.name),
+            CATALOG_TABLE: str(self.name),
             **({LOCATION: str(self.location)} if self.location is not None else {}),
             **({ACCESS: str(access)} if access is not None else {}),
             **({MANAGED: "true"} if self.managed else {}),
@@ -114,7 +117,10 @@ class CatalogReference:
 
 def with_access(storage_options: Mapping[str, str], access: Access) -> dict[str, str]:
     """Returns storage options of a table in which a reference states the access, unless it does."""
-    return {**({ACCESS: str(access)} if TABLE in storage_options else {}), **storage_options}
+    return {
+        **({ACCESS: str(access)} if CATALOG_TABLE in storage_options else {}),
+        **storage_options,
+    }
 
 
 def reference_options(
@@ -133,3 +139,33 @@ def reference_options(
         managed=table.catalog_managed,
         location=Address.parse(table.location),
     ).options()
+
+
+def locate(
+    text: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    access: Access | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Located:
+    """Finds a table by its name in a catalog. An address stays as it is.
+
+    `access` says which credentials are wanted; by default those for reading, until something is
+    written. `settings_of` documents the options of the catalog. Raises `CatalogError` if the
+    catalog does not have the table.
+    """
+    given = dict(storage_options or {})
+    if not is_catalog_name(text):
+        # Of a table that a policy found, the options may refer to the catalog.
+        options = given if access is None else with_access(given, access)
+        return Located(address=text, storage_options=options)
+    name = CatalogName.parse(text)
+    settings = settings_of(name.kind, given, environment)
+    with open_catalog(settings) as catalog:
+        table = catalog.resolve(name)
+    remember_name(table.location, str(table.name))
+    own = {option: value for option, value in given.items() if not is_catalog_option(option)}
+    refers = reference_options(table, settings, access=access)
+    if refers and ACCESS in given:
+        refers[ACCESS] = given[ACCESS]
+    return Located(address=table.location, storage_options={**own, **refers}, name=table.name)

@@ -6,15 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.locations import checked_location
-from delta_maintenance.catalogs.models import (
+from delta_maintenance.address import Address, CatalogKind, CatalogName, encoded
+from delta_maintenance.catalogs.catalog import (
     CatalogFailure,
     CatalogListing,
     CatalogTable,
     PassedOver,
+    checked_location,
 )
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName, encoded
 from delta_maintenance.errors import CatalogError
 
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import is_catalog_name
 from delta_maintenance.closest import closest
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE
 from delta_maintenance.redaction import redact
@@ -191,8 +191,8 @@ def locate_table(arguments: argparse.Namespace) -> None:
     arguments.catalog_name = None
     if arguments.table is None or not is_catalog_name(arguments.table):
         return
-    from delta_maintenance.catalogs.locate import locate
-    from delta_maintenance.catalogs.models import Access
+    from delta_maintenance.address import Access
+    from delta_maintenance.catalogs.reference import locate
 
     needed = arguments.access(arguments) if "access" in arguments else Access.READ
     # Credentials for writing are requested with the plan.

@@ -40,7 +40,7 @@ from delta_maintenance.operations.core.registry import AnyOperation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from delta_maintenance.catalogs.models import Access
+    from delta_maintenance.address import Access
     from delta_maintenance.operations.core.context import Listing
     from delta_maintenance.operations.core.outcome import Conclusion
 

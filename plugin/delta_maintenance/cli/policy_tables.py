@@ -75,7 +75,7 @@ class PolicyTables:
     """The tables that a command line selects, with their stores and their stored state."""
 
     def __init__(self, arguments: argparse.Namespace, policy: Policy | None = None) -> None:
-        from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
+        from delta_maintenance.address import CatalogName, is_catalog_name
         from delta_maintenance.policies.assessments import AssessmentStore
         from delta_maintenance.policies.catalogs import CatalogMemory, table_named
         from delta_maintenance.policies.definition.policy import load_policy

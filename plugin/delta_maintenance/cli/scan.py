@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import Address, is_catalog_name
 from delta_maintenance.cli.output import count_text, print_lines, print_table, say, size_text, warn
 from delta_maintenance.cli.policy_tables import PolicyTables
 from delta_maintenance.cli.starter_policy import ScannedPlace, policy_for_places

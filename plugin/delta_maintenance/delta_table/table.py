@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.catalogs.locate import locate
 from delta_maintenance.delta_table.methods import OperationMethods
 from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.operations.core.facts import Facts, Grid, instant_text
@@ -78,11 +77,12 @@ class DeltaTable(OperationMethods):
         spark: Any = None,
         ledger: str | os.PathLike[str] | None = None,
     ) -> None:
-        located = locate(os.fspath(uri), storage_options)
-        self._catalog_name = None if located.table is None else str(located.table.name)
+        self._table = open_table(uri, storage_options)
+        located = self._table.located
+        assert located is not None
+        self._catalog_name = None if located.name is None else str(located.name)
         self._storage_options = located.storage_options
         self._spark = spark
-        self._table = open_table(located.address, self._storage_options)
         # Refused before anything is done.
         self._ledger = None if ledger is None else str(Address.parse(os.fspath(ledger)))
 

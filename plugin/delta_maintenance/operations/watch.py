@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from delta_maintenance.catalogs.locate import locate
-from delta_maintenance.catalogs.models import Access
+from delta_maintenance.address import Access
+from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.protocol.ndjson.digest import CommitDigest

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from delta_maintenance.catalogs.models import Access
+from delta_maintenance.address import Access
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, failure_of
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
 from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun

@@ -15,17 +15,17 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from delta_maintenance import clock
-from delta_maintenance.catalogs.catalog import Catalog
-from delta_maintenance.catalogs.environment import settings_of
-from delta_maintenance.catalogs.models import (
+from delta_maintenance.address import CatalogName, encoded, is_in, parts_of
+from delta_maintenance.catalogs.catalog import (
     Aspect,
+    Catalog,
     CatalogFailure,
     CatalogListing,
     CatalogTable,
     PassedOver,
+    open_catalog,
 )
-from delta_maintenance.catalogs.names import CatalogName, encoded, is_in, parts_of
-from delta_maintenance.catalogs.open import open_catalog
+from delta_maintenance.catalogs.settings import settings_of
 from delta_maintenance.errors import (
     AbsentTableError,
     CatalogError,

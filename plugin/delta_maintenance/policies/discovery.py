@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from delta_maintenance.address import place_of
-from delta_maintenance.catalogs.models import PassedOver
+from delta_maintenance.catalogs.catalog import PassedOver
 from delta_maintenance.errors import (
     AbsentTableError,
     DeltaMaintenanceError,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance.catalogs.names import is_catalog_name
+from delta_maintenance.address import is_catalog_name
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.freed import Freed, freed_bytes
 from delta_maintenance.operations.core.record import Instant, Record

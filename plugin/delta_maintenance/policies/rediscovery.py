@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from delta_maintenance.address import place_of
-from delta_maintenance.catalogs.names import CatalogName, is_in
+from delta_maintenance.address import CatalogName, is_in, place_of
 from delta_maintenance.policies.catalogs import CatalogMemory, OptionsAt
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, discover

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.reference import ACCESS, LOCATION, NO_ACCESS, TABLE
+from delta_maintenance.address import CATALOG_TABLE, Address, StoreKind
+from delta_maintenance.catalogs.reference import ACCESS, LOCATION, NO_ACCESS
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.scratch import scratch_folder
@@ -109,4 +109,4 @@ def executor_options(
 def _name_of(address: Address) -> dict[str, str]:
     """Returns the options that make executors name the table in messages, and nothing more."""
     name = name_at(str(address))
-    return {} if name is None else {TABLE: name, LOCATION: str(address), ACCESS: NO_ACCESS}
+    return {} if name is None else {CATALOG_TABLE: name, LOCATION: str(address), ACCESS: NO_ACCESS}

@@ -8,18 +8,19 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.models import Access
-from delta_maintenance.catalogs.reference import CatalogReference
+from delta_maintenance.address import Access, Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.core.vended import VendedOptions
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.options import options_over, parse_options, referred
+
+if TYPE_CHECKING:
+    from delta_maintenance.catalogs.reference import CatalogReference
+    from delta_maintenance.storage.core.vended import VendedOptions
 
 
 def open_store(
@@ -166,6 +167,8 @@ def _vended(
     """Returns the options of a store that takes its credentials from a catalog; else None."""
     if reference is None or not reference.vends:
         return None
+    # Imported here because most tables belong to no catalog.
+    from delta_maintenance.storage.core.vended import VendedOptions
 
     def merged(vended: Mapping[str, str]) -> Any:
         return parse_options(address, options_over(vended, own), os.environ)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.catalogs.environment import is_catalog_option
-from delta_maintenance.catalogs.reference import CatalogReference
+from delta_maintenance.address import CATALOG_TABLE, Address, StoreKind, is_catalog_option
+
+if TYPE_CHECKING:
+    from delta_maintenance.catalogs.reference import CatalogReference
 
 
 class StoreOptions(Protocol):
@@ -54,10 +55,15 @@ def referred(
 
     There is no reference for another address than that of the table, such as that of a report.
     """
-    reference, own = CatalogReference.of(storage_options, environment)
-    if reference is not None and not reference.concerns(address):
+    options = dict(storage_options or {})
+    own = {name: value for name, value in options.items() if not is_catalog_option(name)}
+    if CATALOG_TABLE not in options:
         return None, own
-    return reference, own
+    # Imported here because most tables belong to no catalog.
+    from delta_maintenance.catalogs.reference import CatalogReference
+
+    reference = CatalogReference.of(options, environment)
+    return reference if reference is not None and reference.concerns(address) else None, own
 
 
 def parse_options(

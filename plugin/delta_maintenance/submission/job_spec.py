@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.address import CatalogName
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Record

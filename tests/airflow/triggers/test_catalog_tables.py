@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
+from delta_maintenance.address import CatalogName
 from delta_maintenance.catalogs.http import client
-from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import metadata, protocol

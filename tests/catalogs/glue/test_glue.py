@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.catalogs.glue.catalog import GlueCatalog
-from delta_maintenance.catalogs.models import CatalogListing, PassedOver
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import CatalogListing, PassedOver
+from delta_maintenance.catalogs.glue import GlueCatalog
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
 from tests.support.catalogs.names import AWKWARD
@@ -192,7 +192,7 @@ def test_a_page_that_names_itself_ends_the_database(glue: GlueCatalog, s3_server
 def test_pages_without_end_are_not_followed_for_ever(
     glue: GlueCatalog, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_maintenance.catalogs.glue.catalog._MOST_PAGES", 5)
+    monkeypatch.setattr("delta_maintenance.catalogs.glue._MOST_PAGES", 5)
     numbers = itertools.count()
 
     def handle(method: str, asked: dict[str, Any]) -> Answer:

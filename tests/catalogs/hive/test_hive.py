@@ -17,11 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import CatalogListing, PassedOver
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
-from delta_maintenance.catalogs.hive.thrift import Value
-from delta_maintenance.catalogs.models import CatalogListing, PassedOver
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.catalogs.hive.client import Value
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
 from tests.support.catalogs.names import AWKWARD

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.catalogs.hive.thrift import MalformedAnswer, ServerException, answer
+from delta_maintenance.catalogs.hive.client import MalformedAnswer, ServerException, answer
 from tests.support.emulators.fake_metastore import reply
 
 TEXTS = st.text(max_size=255)
@@ -56,7 +56,7 @@ def test_a_value_of_absurd_size_is_refused_before_it_is_read() -> None:
 
 
 def test_an_answer_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_maintenance.catalogs.hive.thrift._MOST_BYTES", 1000)
+    monkeypatch.setattr("delta_maintenance.catalogs.hive.client._MOST_BYTES", 1000)
     assert read(reply("m", {0: ["x"] * 150}, 7))
     with pytest.raises(MalformedAnswer, match="more than 1,000 bytes"):
         read(reply("m", {0: ["x"] * 300}, 7))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.catalogs.models import Access
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
-from delta_maintenance.catalogs.open import open_catalog
+from delta_maintenance.address import Access, CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import open_catalog
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
 from tests.catalogs.unity.test_commits import staged

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
+from delta_maintenance.address import CatalogName
 from delta_maintenance.catalogs.http import client
-from delta_maintenance.catalogs.names import CatalogName
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.policies.catalogs import CatalogMemory, table_named

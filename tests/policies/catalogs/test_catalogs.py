@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.catalogs.models import CatalogTable, PassedOver
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import CatalogTable, PassedOver
 from delta_maintenance.errors import (
     CatalogError,
     CatalogUnavailableError,

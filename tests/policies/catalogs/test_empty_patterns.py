@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.catalogs.models import Aspect, CatalogListing
+from delta_maintenance.catalogs.catalog import Aspect, CatalogListing
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.policies.catalogs import CatalogMemory

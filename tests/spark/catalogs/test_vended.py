@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from delta_maintenance.catalogs.locate import locate
+from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.spark import job
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_spec import JobSpec

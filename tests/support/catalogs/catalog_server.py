@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.address import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from tests.support.servers.loopback import Hangup, Reply, Request, serve
 

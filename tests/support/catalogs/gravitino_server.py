@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from delta_maintenance.catalogs.names import CatalogKind
+from delta_maintenance.address import CatalogKind
 from tests.support.catalogs.catalog_server import Answer, CatalogServer, Entry, Query, Refusal
 
 _AUDIT = {"creator": "someone", "createTime": "2026-01-01T00:00:00Z"}

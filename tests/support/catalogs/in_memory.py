@@ -7,15 +7,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from delta_maintenance.catalogs import open as opening
-from delta_maintenance.catalogs.catalog import Catalog, Wanted
-from delta_maintenance.catalogs.models import (
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs import catalog as opening
+from delta_maintenance.catalogs.catalog import (
+    Catalog,
     CatalogFailure,
     CatalogListing,
     CatalogTable,
     PassedOver,
+    Wanted,
 )
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError
 

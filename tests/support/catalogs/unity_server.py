@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 from uuid import NAMESPACE_URL, uuid5
 
-from delta_maintenance.catalogs.names import CatalogKind
+from delta_maintenance.address import CatalogKind
 from tests.support.catalogs.catalog_server import Answer, CatalogServer, Entry, Query, Refusal
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_maintenance.catalogs.hive.thrift import Value, answer, call
+from delta_maintenance.catalogs.hive.client import Value, answer, call
 
 _REPLY = b"\x80\x01\x00\x02"
 Entry = dict[int, Value]

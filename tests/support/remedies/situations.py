@@ -15,14 +15,16 @@ from typing import Any
 from uuid import uuid4
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.catalog import Catalog
-from delta_maintenance.catalogs.models import Access, CatalogTable, VendedCredentials
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
-from delta_maintenance.catalogs.open import open_catalog
+from delta_maintenance.address import Access, Address, CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import (
+    Catalog,
+    CatalogTable,
+    VendedCredentials,
+    open_catalog,
+)
+from delta_maintenance.catalogs.credentials import CredentialSource
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.catalogs.vending import CredentialSource
 from delta_maintenance.operations import drop_feature, set_properties, vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find

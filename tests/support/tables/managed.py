@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from delta_maintenance.catalogs.models import ManagedCommit, ManagedState
+from delta_maintenance.catalogs.catalog import ManagedCommit, ManagedState
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.managed_log import ManagedStore

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
-from delta_maintenance.catalogs.catalog import Catalog, Wanted
-from delta_maintenance.catalogs.failure import catalog_error
-from delta_maintenance.catalogs.hive.client import HiveClient, HiveFailure, Server
-from delta_maintenance.catalogs.hive.thrift import Struct, Value
-from delta_maintenance.catalogs.models import CatalogListing, CatalogTable, PassedOver
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import (
+    Catalog,
+    CatalogListing,
+    CatalogTable,
+    PassedOver,
+    Wanted,
+    catalog_error,
+)
+from delta_maintenance.catalogs.hive.client import HiveClient, HiveFailure, Server, Struct, Value
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.catalogs.spark_entries import (
     EntryListing,

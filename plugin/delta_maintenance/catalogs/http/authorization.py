@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from urllib.parse import quote, urlencode
 
-from delta_maintenance.catalogs.failure import MALFORMED
+from delta_maintenance.catalogs.catalog import MALFORMED
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.client import HttpSession, NoAnswer, endpoint_scheme

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from delta_maintenance.catalogs.environment import address_variable
-from delta_maintenance.catalogs.failure import catalog_error
+from delta_maintenance.catalogs.catalog import catalog_error
 from delta_maintenance.catalogs.http.authorization import (
     OPTIONS,
     Authorization,
@@ -21,7 +20,7 @@ from delta_maintenance.catalogs.http.authorization import (
     check_address,
     described,
 )
-from delta_maintenance.catalogs.settings import CatalogSettings
+from delta_maintenance.catalogs.settings import CatalogSettings, address_variable
 from delta_maintenance.errors import CatalogError, InvalidRequestError
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, patiently

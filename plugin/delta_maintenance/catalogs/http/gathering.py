@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from delta_maintenance.catalogs.http.authorization import RequestRefused
-from delta_maintenance.catalogs.http.client import CatalogClient
-from delta_maintenance.catalogs.locations import checked_location
-from delta_maintenance.catalogs.models import (
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import (
     Aspect,
     CatalogFailure,
     CatalogListing,
     CatalogTable,
     PassedOver,
+    checked_location,
 )
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
+from delta_maintenance.catalogs.http.authorization import RequestRefused
+from delta_maintenance.catalogs.http.client import CatalogClient
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
 

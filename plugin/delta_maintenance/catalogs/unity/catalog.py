@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from delta_maintenance.catalogs.catalog import Catalog, Wanted
-from delta_maintenance.catalogs.http.authorization import Authorization
+from delta_maintenance.address import Access, CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import (
+    Aspect,
+    Catalog,
+    CatalogListing,
+    CatalogTable,
+    ManagedState,
+    PassedOver,
+    VendedCredentials,
+    Wanted,
+)
+from delta_maintenance.catalogs.credentials import temporary_credentials, vended_credentials
+from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
 from delta_maintenance.catalogs.http.client import (
     MOST_BYTES,
     CatalogClient,
@@ -21,26 +33,103 @@ from delta_maintenance.catalogs.http.gathering import (
     Gathering,
     delta_table,
     further_aspects,
+    stated,
     text,
     texts,
 )
-from delta_maintenance.catalogs.models import (
-    Access,
-    Aspect,
-    CatalogListing,
-    CatalogTable,
-    ManagedState,
-    PassedOver,
-    VendedCredentials,
-)
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.catalogs.unity.commits import managed_state
-from delta_maintenance.catalogs.unity.credentials import table_credentials
-from delta_maintenance.catalogs.unity.delta_api import DeltaApi
-from delta_maintenance.catalogs.unity.tags import tagged
+from delta_maintenance.catalogs.unity.commits import CREDENTIALS, DeltaApi, managed_state
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.rest.client import HttpSession
+
+Parts = tuple[str, ...]
+
+
+def tagged(client: CatalogClient, tables: Sequence[CatalogTable]) -> CatalogListing:
+    """Requests the tags of tables: one request per table, per schema and per catalog.
+
+    A table has its own value of a tag, or else that of its schema, or else that of its catalog. If
+    the tags of a schema or a catalog cannot be read, its tables are left out.
+    """
+
+    def tags(parts: Parts) -> Iterator[tuple[Parts, Mapping[str, str]]]:
+        yield parts, _tags(client, parts)
+
+    def described(table: CatalogTable) -> Iterator[CatalogTable]:
+        catalog, schema = (above[table.name.parts[:length]] for length in (1, 2))
+        yield replace(table, tags={**catalog, **schema, **_tags(client, table.name.parts)})
+
+    open_tables = [table for table in tables if Aspect.TAGS in table.further]
+    rest = [table for table in tables if Aspect.TAGS not in table.further]
+    namespaces = {table.name.parts[:length] for table in open_tables for length in (1, 2)}
+    with Gathering(client, CatalogKind.UNITY, subject="the tags", needs=_RIGHTS) as gathering:
+        above = dict(gathering.each(tags, [(parts, parts) for parts in sorted(namespaces)]))
+        asked = [
+            (table.name.parts, table)
+            for table in open_tables
+            if above.keys() >= {table.name.parts[:1], table.name.parts[:2]}
+        ]
+        found = gathering.each(described, asked)
+        return gathering.part([*rest, *found])
+
+
+def _tags(client: CatalogClient, parts: Parts) -> Mapping[str, str]:
+    name = str(CatalogName(CatalogKind.UNITY, parts))
+    if any("." in part for part in parts):
+        raise CatalogError(f"the tags of {name} cannot be requested", remedy="rename it")
+    kind = ("catalogs", "schemas", "tables")[len(parts) - 1]
+    path = f"/entity-tag-assignments/{kind}/{segment('.'.join(parts))}/tags"
+    return {
+        tag["tag_key"]: tag.get("tag_value", "")
+        for page in client.pages(path, {})
+        for tag in stated(page, "tag_assignments", "tag_key", f"the tags of {name}")
+    }
+
+
+_RIGHTS = "USE CATALOG, USE SCHEMA and SELECT or BROWSE"
+
+
+def table_credentials(
+    client: CatalogClient, delta: DeltaApi, table: CatalogTable, access: Access
+) -> tuple[VendedCredentials, ...]:
+    """Returns fresh credentials: of the Delta API for a catalog-managed table, if the server has
+    it, and else of the interface for all tables.
+
+    `CatalogError` names the missing rights if the catalog denies them.
+    """
+    name = str(table.name)
+    with client.naming(name):
+        try:
+            return _requested(client, delta, table, access)
+        except RequestRefused as failure:
+            if failure.status != 403:
+                raise
+            denied = str(failure)
+    # Raised outside the handler, so that the error has no `__context__`.
+    rights = "SELECT" if access is Access.READ else "SELECT and MODIFY"
+    purpose = "reading" if access is Access.READ else "reading and writing"
+    raise CatalogError(
+        f"{client.title} denies credentials for {purpose} {name}, which need {rights} on the table "
+        f"({denied})",
+        remedy=f"grant {rights}, and on Databricks EXTERNAL USE SCHEMA",
+    )
+
+
+def _requested(
+    client: CatalogClient, delta: DeltaApi, table: CatalogTable, access: Access
+) -> tuple[VendedCredentials, ...]:
+    operation = access.name
+    if table.catalog_managed and (path := delta.path(table.name, CREDENTIALS)) is not None:
+        answer = client.get(path, {"operation": operation})
+        held = entries(answer, "storage-credentials")
+        return vended_credentials(held, location=table.location, access=access)
+    answer = client.send(
+        "POST",
+        "/temporary-table-credentials",
+        body={"table_id": table.table_id, "operation": operation},
+    )
+    return temporary_credentials(answer, location=table.location, access=access)
+
 
 PATH = "/api/2.1/unity-catalog"
 

@@ -12,7 +12,7 @@ from functools import partial, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from delta_maintenance.catalogs.models import Access
+from delta_maintenance.address import Access
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from delta_maintenance.catalogs.models import CatalogTable
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName, is_catalog_name
-from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS, TABLE
+from delta_maintenance.address import CATALOG_TABLE, CatalogKind, CatalogName, is_catalog_name
+from delta_maintenance.catalogs.catalog import CatalogTable
+from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel, Settings
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.rules import Rules
@@ -97,7 +97,7 @@ class CatalogRule(Rules):
         return found
 
     def reference(self) -> StorageRule:
-        """How to reach the catalog, as storage options (`catalogs.environment.settings_of`)."""
+        """How to reach the catalog, as storage options (`catalogs.settings.settings_of`)."""
         options = {f"catalog_{name}": value for name, value in self.options.items()}
         if self.address is not None:
             options["catalog_uri"] = self.address
@@ -115,7 +115,7 @@ class CatalogRule(Rules):
         if not (vends or table.catalog_managed):
             return own
         catalog = self.reference()
-        options = {**catalog.options, TABLE: str(table.name), LOCATION: table.location}
+        options = {**catalog.options, CATALOG_TABLE: str(table.name), LOCATION: table.location}
         if not vends:
             options[ACCESS] = NO_ACCESS
         if table.catalog_managed:

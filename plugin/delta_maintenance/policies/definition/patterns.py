@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from urllib.parse import unquote
 
-from delta_maintenance.catalogs.names import encoded
+from delta_maintenance.address import encoded
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from delta_maintenance import address
-from delta_maintenance.catalogs.models import CatalogTable
-from delta_maintenance.catalogs.names import CatalogName, is_catalog_name
+from delta_maintenance.address import CatalogName, is_catalog_name
+from delta_maintenance.catalogs.catalog import CatalogTable
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
 from delta_maintenance.policies.definition.catalogs import (

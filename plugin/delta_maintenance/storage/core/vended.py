@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Generic, Self, TypeVar
 
-from delta_maintenance.address import Address
-from delta_maintenance.catalogs.models import Access, VendedCredentials
+from delta_maintenance.address import Access, Address
+from delta_maintenance.catalogs.catalog import VendedCredentials
+from delta_maintenance.catalogs.credentials import CredentialSource, source_of
 from delta_maintenance.catalogs.reference import CatalogReference
-from delta_maintenance.catalogs.vending import CredentialSource, source_of
 from delta_maintenance.rest.failure import RequestFailure
 
 Options = TypeVar("Options")

@@ -16,11 +16,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import BinaryIO, NoReturn, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
 
-from delta_maintenance.catalogs.models import CatalogTable, ManagedCommit, ManagedState
-from delta_maintenance.catalogs.reference import CatalogReference
-from delta_maintenance.catalogs.vending import catalog_of
 from delta_maintenance.errors import CatalogError, CorruptTableError, UnsupportedFeatureError
 from delta_maintenance.protocol.delta_log.file_names import (
     STAGED_COMMIT_DIRECTORY,
@@ -30,7 +27,12 @@ from delta_maintenance.protocol.delta_log.file_names import (
     version_prefix,
 )
 from delta_maintenance.storage.core.base import FileStatus, Store, WrappedStore
+from delta_maintenance.storage.options import referred
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+
+if TYPE_CHECKING:
+    from delta_maintenance.catalogs.catalog import CatalogTable, ManagedCommit, ManagedState
+    from delta_maintenance.catalogs.reference import CatalogReference
 
 T = TypeVar("T")
 
@@ -194,8 +196,8 @@ def managed_log(
     store: Store, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
 ) -> Store:
     """Returns the store of a table as its catalog states it, if its commits go through one."""
-    reference, _ = CatalogReference.of(storage_options, environment)
-    if reference is None or not reference.managed or not reference.concerns(store.address):
+    reference, _ = referred(store.address, storage_options, environment)
+    if reference is None or not reference.managed:
         return store
     return ManagedStore(store, _StateOf(reference))
 
@@ -217,6 +219,8 @@ class _StateOf:
         self._table: CatalogTable | None = None
 
     def __call__(self) -> ManagedState:
+        from delta_maintenance.catalogs.credentials import catalog_of
+
         catalog = catalog_of(self._reference)
         # Found once, so that a table that was dropped and created again is noticed.
         table = self._table = self._table or catalog.resolve(self._reference.name)

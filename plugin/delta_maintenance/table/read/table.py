@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 
-from delta_maintenance.catalogs.locate import Located, locate
-from delta_maintenance.catalogs.models import Access
+from delta_maintenance.address import CATALOG_TABLE, Access, Located, is_catalog_name
 from delta_maintenance.errors import (
     CorruptTableError,
     DeltaMaintenanceError,
@@ -85,10 +84,17 @@ def open_table(
     or its name in a catalog, such as `uc://main.sales.orders`.
 
     Reads nothing of the table yet. `storage_options` are those of the store, including credentials,
-    and those of the catalog (`catalogs.environment.settings_of`). `access` says which credentials a
+    and those of the catalog (`catalogs.settings.settings_of`). `access` says which credentials a
     catalog is asked for; by default those for reading, until something is written.
     """
-    located = locate(os.fspath(uri), storage_options, access=access)
+    text, options = os.fspath(uri), dict(storage_options or {})
+    if is_catalog_name(text) or CATALOG_TABLE in options:
+        # Imported here because most tables belong to no catalog.
+        from delta_maintenance.catalogs.reference import locate
+
+        located = locate(text, options, access=access)
+    else:
+        located = Located(address=text, storage_options=options)
     store = open_store(located.address, located.storage_options)
     store = managed_log(store, located.storage_options, os.environ)
     return Table(store, located=located)

@@ -1,4 +1,4 @@
-"""Generic tables beside those of Iceberg: the interface that Lakekeeper and Polaris share."""
+"""Generic tables beside those of Iceberg, as Lakekeeper and Polaris have them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,29 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from delta_maintenance.catalogs.catalog import Catalog, Wanted
-from delta_maintenance.catalogs.http.client import CatalogClient, entries, segment
-from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
-from delta_maintenance.catalogs.models import (
-    Access,
+from delta_maintenance.address import Access, CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import (
+    Catalog,
     CatalogListing,
     CatalogTable,
     PassedOver,
     VendedCredentials,
+    Wanted,
 )
-from delta_maintenance.catalogs.names import CatalogName
+from delta_maintenance.catalogs.credentials import vended_credentials
+from delta_maintenance.catalogs.http.authorization import Authorization
+from delta_maintenance.catalogs.http.client import (
+    MOST_BYTES,
+    CatalogClient,
+    checked_settings,
+    entries,
+    segment,
+    without_path,
+)
+from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.catalogs.vended import vended_credentials
 from delta_maintenance.errors import CatalogError
+from delta_maintenance.rest.client import HttpSession
 
 
 class GenericTables(Catalog):
@@ -208,3 +217,77 @@ _SEPARATOR = "\x1f"
 """Between the levels of a namespace."""
 _NEXT = "next-page-token"
 _PAGE = "1000"
+
+
+class LakekeeperCatalog(GenericTables):
+    """One server of Lakekeeper. Its address is that of the server, with or without `/catalog`.
+
+    The option `project` is the ID of a project other than the default one.
+    """
+
+    kind = CatalogKind.LAKEKEEPER
+    namespaces_path = "/catalog"
+    tables_path = "/lakekeeper"
+    delegation = {"X-Iceberg-Access-Delegation": "vended-credentials"}
+
+    def __init__(self, settings: CatalogSettings) -> None:
+        super().__init__(settings)
+        address = checked_settings(settings, "project", title="Lakekeeper")
+        project = settings.options.get("project")
+        session = HttpSession(most_bytes=MOST_BYTES)
+        self.client = CatalogClient(
+            Authorization(settings, session),
+            session,
+            address=without_path(address, "/catalog"),
+            title="Lakekeeper",
+            rights="the rights to list its namespaces and to read its tables",
+            headers={"x-project-id": project} if project else {},
+        )
+
+    def warehouses(self) -> Iterator[str]:
+        """Yields the names of the warehouses of the project."""
+        for entry in entries(self.client.get("/management/v1/warehouse"), "warehouses"):
+            if name := text(entry.get("name")):
+                yield name
+
+
+class PolarisCatalog(GenericTables):
+    """One server of Polaris. Its address is that of the server, with or without `/api/catalog`.
+
+    With client credentials, tokens come from the server itself, if the settings name no other
+    address. The option `realm` is a realm other than the default one. Released servers vend no
+    credentials for generic tables; `vend: true` asks a newer one for them.
+    """
+
+    kind = CatalogKind.POLARIS
+    namespaces_path = "/api/catalog"
+    tables_path = "/api/catalog/polaris"
+    vends_by_default = False
+    delegation = {"Polaris-Generic-Table-Access-Delegation": "vended-credentials"}
+
+    def __init__(self, settings: CatalogSettings) -> None:
+        super().__init__(settings)
+        address = checked_settings(settings, "realm", title="Polaris")
+        server = without_path(address, "/api/catalog")
+        realm = settings.options.get("realm")
+        session = HttpSession(most_bytes=MOST_BYTES)
+        authorization = Authorization(
+            settings,
+            session,
+            token_address=f"{server}/api/catalog/v1/oauth/tokens",
+            scope="PRINCIPAL_ROLE:ALL",
+        )
+        self.client = CatalogClient(
+            authorization,
+            session,
+            address=server,
+            title="Polaris",
+            rights="NAMESPACE_LIST, TABLE_LIST and TABLE_READ_PROPERTIES",
+            headers={"Polaris-Realm": realm} if realm else {},
+        )
+
+    def warehouses(self) -> Iterator[str]:
+        """Yields the names of the catalogs; needs the right to list them."""
+        for entry in entries(self.client.get("/api/management/v1/catalogs"), "catalogs"):
+            if name := text(entry.get("name")):
+                yield name

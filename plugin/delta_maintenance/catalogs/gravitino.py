@@ -9,7 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from delta_maintenance.catalogs.catalog import Catalog, Wanted
+from delta_maintenance.address import CatalogKind, CatalogName
+from delta_maintenance.catalogs.catalog import (
+    Aspect,
+    Catalog,
+    CatalogListing,
+    CatalogTable,
+    PassedOver,
+    Wanted,
+)
 from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
 from delta_maintenance.catalogs.http.client import (
     MOST_BYTES,
@@ -27,8 +35,6 @@ from delta_maintenance.catalogs.http.gathering import (
     text,
     texts,
 )
-from delta_maintenance.catalogs.models import Aspect, CatalogListing, CatalogTable, PassedOver
-from delta_maintenance.catalogs.names import CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, InvalidRequestError
 from delta_maintenance.rest.client import HttpSession

@@ -1,1 +1,0 @@
-"""AWS Glue Data Catalog, through botocore."""

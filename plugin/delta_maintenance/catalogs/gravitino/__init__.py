@@ -1,1 +1,0 @@
-"""Apache Gravitino: tables of generic lakehouse catalogs."""

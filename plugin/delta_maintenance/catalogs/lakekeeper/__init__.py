@@ -1,1 +1,0 @@
-"""Lakekeeper: generic tables of warehouses."""

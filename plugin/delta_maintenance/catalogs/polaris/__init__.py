@@ -1,1 +1,0 @@
-"""Apache Polaris: generic tables of catalogs."""
