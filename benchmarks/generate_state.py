@@ -26,7 +26,7 @@ from benchmarks.generate import COLUMNS, partitions, paths, statistics
 from delta_maintenance import open_table
 from delta_maintenance.clock import NewId
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
-from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
+from delta_maintenance.protocol.delta_log.sidecars import sidecar_size
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec, ParquetStyle, layout_of

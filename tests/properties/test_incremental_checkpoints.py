@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from delta_maintenance.protocol.delta_log.sidecar_tiers import most_sidecars
+from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (

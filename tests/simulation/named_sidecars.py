@@ -14,7 +14,7 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.actions.model import Sidecar
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary, stated_summary
+from delta_maintenance.protocol.delta_log.sidecars import SidecarSummary, stated_summary
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.sidecar_search import SearchedSidecar

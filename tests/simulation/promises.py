@@ -37,7 +37,7 @@ from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.holds.options import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
+from delta_maintenance.protocol.vacuum import deletion_vector_paths
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.table.parallel import IdleWorkers
-from delta_maintenance.table.parallel_chain import ParallelChain
+from delta_maintenance.table.parallel import IdleWorkers, ParallelChain
 
 Source = Iterator[Generator[int, None, None]]
 

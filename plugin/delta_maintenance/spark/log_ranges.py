@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.columns.arrays import booleans, to_bools
-from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns import booleans, hash_texts, to_bools
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, RangeReplay, single_value
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.line_buffers import line_ends, texts_of

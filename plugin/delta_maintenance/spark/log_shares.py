@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, REMOVE_TYPES, empty
 from delta_maintenance.protocol.actions.paths import file_locations, repeated_file
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.parse import MapKeys

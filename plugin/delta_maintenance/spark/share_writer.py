@@ -14,7 +14,7 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.actions.paths import file_locations
-from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns import hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     FileActionLayout,
     UnknownFieldsError,

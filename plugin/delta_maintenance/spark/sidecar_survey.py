@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.actions.paths import written_locations
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.protocol.delta_log.sidecar_summary import (
+from delta_maintenance.protocol.delta_log.sidecars import (
     SidecarSummary,
     SummaryBuilder,
     stated_summary,

@@ -29,8 +29,7 @@ from delta_maintenance.operations.vacuum.deletion import Deletion, Watch
 from delta_maintenance.operations.vacuum.engine import Found, Request
 from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, FileReferences
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
-from delta_maintenance.protocol.vacuum.visibility import Reason
+from delta_maintenance.protocol.vacuum import ProtectedPaths, Reason
 from delta_maintenance.spark import log_shares
 from delta_maintenance.spark.log_shares import (
     LogReading,

@@ -1,13 +1,14 @@
-"""Parallel work: on the items of a stream, with results in order, and by idle workers on bins."""
+"""Parallel work: on streams, in order, and by idle workers on bins."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import islice
-from threading import Semaphore
-from typing import TypeVar
+from threading import Condition, Semaphore
+from typing import Generic, TypeVar
 
 from delta_maintenance.storage.core.streams import StreamingPool
 
@@ -107,3 +108,155 @@ class OverlappedTasks:
 def _next(items: Iterator[Item]) -> list[Item]:
     """Returns the next item in a list, which is empty at the end."""
     return list(islice(items, 1))
+
+
+@dataclass(slots=True, eq=False)
+class _Stream(Generic[Item]):
+    items: Generator[Item, None, None] | None = None
+    """None until the stream is opened, and after its end."""
+    waiting: deque[Item] = field(default_factory=deque)
+    is_busy: bool = False
+    """Whether a thread produces the next item."""
+    has_ended: bool = False
+    error: BaseException | None = None
+    """The error that ended the stream."""
+
+
+class ParallelChain(Generic[Item]):
+    """Iterates over streams; the items of each must be consumed before the next stream.
+
+    Once `help` has found an idle worker, the items of one stream are produced by either thread, but
+    one at a time, and two streams are produced at the same time if the calling thread has to wait
+    for an item. An error of a stream is raised after its last item.
+
+    At most two streams are open at a time, and items of `most` bytes wait, or one more item of each
+    thread. Streams are opened in order, one at a time. For producers that leave the GIL to others
+    most of the time.
+    """
+
+    def __init__(
+        self,
+        streams: Iterator[Generator[Item, None, None]],
+        *,
+        count: int,
+        size: Callable[[Item], int],
+        most: int,
+        idle_workers: IdleWorkers | None,
+    ) -> None:
+        """`count` is the number of streams; `size` returns the size of an item in bytes."""
+        self._unopened = streams
+        self._count = self._left = count
+        self._size = size
+        self._most = most
+        self._held = 0
+        self._open: deque[_Stream[Item]] = deque()
+        self._changed = Condition()
+        self._is_closed = False
+        self._overlapped = OverlappedTasks(idle_workers)
+        self._is_helped = False
+
+    def __iter__(self) -> Iterator[Iterator[Item]]:
+        for _ in range(self._count):
+            yield self._items()
+
+    def help(self) -> None:
+        """Lets an idle worker produce items from now on, if there is one."""
+        if not self._is_helped:
+            self._is_helped = self._overlapped.begin_if_idle(self._produce_ahead) is not None
+
+    def close(self) -> None:
+        """Ends the other thread after its item, and closes the streams."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._overlapped.close()
+        for stream in self._open:
+            if stream.items is not None:
+                stream.items.close()
+        self._open.clear()
+        self._left = 0
+
+    def _items(self) -> Iterator[Item]:
+        while True:
+            with self._changed:
+                work = None
+                if not self._open:
+                    work = self._claimed()
+                first = self._open[0]
+                if first.waiting:
+                    item = first.waiting.popleft()
+                    self._held -= self._size(item)
+                    self._changed.notify_all()
+                elif first.has_ended:
+                    self._open.popleft()
+                    if first.error is not None:
+                        raise first.error
+                    return
+                else:
+                    item = None
+                    if work is None and (not first.is_busy or self._held < self._most):
+                        work = self._claimed()
+                    if work is None:
+                        self._changed.wait()
+            if work is not None:
+                self._produce(work)
+            elif item is not None:
+                yield item
+
+    def _produce_ahead(self) -> None:
+        while True:
+            with self._changed:
+                work = None
+                while work is None:
+                    if self._is_closed or not (self._left or any(map(_goes_on, self._open))):
+                        return
+                    if self._held < self._most:
+                        work = self._claimed()
+                    if work is None:
+                        self._changed.wait()
+            self._produce(work)
+
+    def _claimed(self) -> _Stream[Item] | None:
+        """Returns the first stream of which no thread produces an item, for the calling thread to
+        do so; None if the next stream is just being opened, or if there is none.
+        """
+        is_opening = False
+        for stream in self._open:
+            if _goes_on(stream) and not stream.is_busy:
+                stream.is_busy = True
+                return stream
+            is_opening |= _goes_on(stream) and stream.items is None
+        if is_opening or not self._left:
+            return None
+        self._left -= 1
+        opened: _Stream[Item] = _Stream(is_busy=True)
+        self._open.append(opened)
+        return opened
+
+    def _produce(self, stream: _Stream[Item]) -> None:
+        items, error, size = stream.items, None, 0
+        produced: list[Item] = []
+        try:
+            if items is None:
+                items = next(self._unopened)
+                with self._changed:
+                    stream.items = items
+                    self._changed.notify_all()
+            for item in items:
+                size = self._size(item)
+                produced.append(item)
+                break
+        except BaseException as problem:
+            error = problem
+        with self._changed:
+            stream.waiting.extend(produced)
+            self._held += size
+            stream.is_busy = False
+            stream.has_ended = not produced
+            stream.items = items if produced else None
+            stream.error = error
+            self._changed.notify_all()
+
+
+def _goes_on(stream: _Stream[Item]) -> bool:
+    return not stream.has_ended

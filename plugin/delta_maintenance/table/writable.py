@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
+from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.log_view import EXAMINE

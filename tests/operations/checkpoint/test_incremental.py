@@ -11,9 +11,8 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.checkpoint_tags import SCHEMA_TAG, stated_sums
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import SCHEMA_TAG, SidecarSummary, stated_sums
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.testing.actions import add, deletion_vector, metadata, remove, txn
 from delta_maintenance.testing.table_builder import TableBuilder

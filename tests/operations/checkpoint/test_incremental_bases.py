@@ -18,10 +18,8 @@ from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
-from delta_maintenance.protocol.columns.key_hash import hash_texts
-from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
-from delta_maintenance.protocol.delta_log.checkpoint_tags import SUMS_TAG
-from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, stated_summary
+from delta_maintenance.protocol.columns import MembershipFilter, hash_texts
+from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, SUMS_TAG, stated_summary
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 
-from delta_maintenance.protocol.delta_log.sidecar_tiers import most_sidecars
+from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
 from delta_maintenance.testing.actions import Action, add, commit_info, remove
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
 from tests.support.operations.incremental_checkpoints import begun

@@ -21,7 +21,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import drop_feature
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
-from delta_maintenance.protocol.changes.downgrade import feature_names
+from delta_maintenance.protocol.changes.drop import feature_names
 from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.table.read.table import Table

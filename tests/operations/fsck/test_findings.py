@@ -24,8 +24,8 @@ from delta_maintenance.protocol.delta_log.file_names import (
     hadoop_checksum_name,
     multipart_checkpoint_name,
 )
-from delta_maintenance.protocol.delta_log.sidecar_summary import ByteRange, SidecarSummary
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import ByteRange, SidecarSummary
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.table.commit.manifests import MANIFESTS
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint

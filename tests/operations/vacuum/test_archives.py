@@ -23,7 +23,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     Sum,
     not_archived,
 )
-from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
+from delta_maintenance.protocol.vacuum import VisibilityRules
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import storage_error
 from delta_maintenance.storage.azure.client import AzureFailure

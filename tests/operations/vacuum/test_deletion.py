@@ -17,7 +17,7 @@ from delta_maintenance.operations.vacuum.deletion import (
     remove_empty_directories,
     require_deletable_root,
 )
-from delta_maintenance.protocol.vacuum.visibility import Mask
+from delta_maintenance.protocol.vacuum import Mask
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore

@@ -18,9 +18,9 @@ from delta_maintenance.operations import cluster, set_clustering
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_clustering import SetClusteringOptions
-from delta_maintenance.protocol.clustering import tags
-from delta_maintenance.protocol.clustering.ranks import can_be_ranked
-from delta_maintenance.protocol.clustering.tags import CUBE
+from delta_maintenance.protocol.layout import clustering
+from delta_maintenance.protocol.layout.clustering import CUBE
+from delta_maintenance.protocol.layout.ranks import can_be_ranked
 from delta_maintenance.protocol.schema.types import parse_schema, to_arrow_type
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
@@ -150,7 +150,7 @@ def test_delta_spark_has_nothing_to_do_when_a_cube_outgrows_its_limit(
     delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, limit = tmp_path / "cubes", 20_000
-    monkeypatch.setattr(tags, "CUBE_BYTES", limit)
+    monkeypatch.setattr(clustering, "CUBE_BYTES", limit)
     create(delta_spark, path, "id BIGINT, x DOUBLE, t STRING", "CLUSTER BY (x)")
     cubes: set[str] = set()
     with ExitStack() as stack:

@@ -20,7 +20,7 @@ from delta_maintenance.protocol.actions.paths import (
     has_odd_segment,
     is_encoded,
 )
-from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns import hash_texts
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 

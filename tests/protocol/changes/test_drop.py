@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.changes.downgrade import downgraded_protocol, feature_names
-from delta_maintenance.protocol.changes.drop import FeatureRemoval, removal_of, require_removable
+from delta_maintenance.protocol.changes.drop import (
+    FeatureRemoval,
+    downgraded_protocol,
+    feature_names,
+    removal_of,
+    require_removable,
+)
 from delta_maintenance.protocol.features.registry import (
     FEATURES,
     FeatureKind,

@@ -19,7 +19,7 @@ from delta_maintenance.protocol.commit.conflicts import (
     check,
 )
 from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions
-from delta_maintenance.protocol.row_tracking.domain import DOMAIN, render_domain_configuration
+from delta_maintenance.protocol.row_tracking.row_ids import DOMAIN, render_domain_configuration
 from delta_maintenance.testing import actions as log
 from tests.support.logs.concurrent_commits import (
     FEATURES,

@@ -9,7 +9,12 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
-from delta_maintenance.protocol.delta_log.checkpoint_tags import (
+from delta_maintenance.protocol.delta_log.sidecars import (
+    SUMMARY_TAG,
+    ByteRange,
+    SidecarSummary,
+    SummaryBuilder,
+    _check,
     checkpoint_tags,
     merged_schemas,
     spark_schema,
@@ -17,14 +22,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_tags import (
     stated_schema,
     stated_sums,
 )
-from delta_maintenance.protocol.delta_log.sidecar_summary import (
-    SUMMARY_TAG,
-    ByteRange,
-    SidecarSummary,
-    SummaryBuilder,
-    _check,
-)
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 
 TALLY = Tally(adds=5, tombstones=2, size=77, keys=2**64 - 1)
 SUMMARY = SidecarSummary(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.delta_log.sidecar_tiers import (
+from delta_maintenance.protocol.delta_log.sidecars import (
     FANOUT,
     SMALLEST_TIER,
     chosen_for_merge,

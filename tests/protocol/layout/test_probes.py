@@ -17,8 +17,13 @@ from delta_maintenance.protocol.layout.bounds import (
     column_bounds,
     order_keys,
 )
-from delta_maintenance.protocol.layout.ideal import Clustering
-from delta_maintenance.protocol.layout.probes import Probes, mean_depth, probe, sampled_values
+from delta_maintenance.protocol.layout.measures import (
+    Clustering,
+    Probes,
+    mean_depth,
+    probe,
+    sampled_values,
+)
 from delta_maintenance.protocol.schema.types import PrimitiveType
 
 Rows = npt.NDArray[np.int64]

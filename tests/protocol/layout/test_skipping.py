@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.ages import ages
 from delta_maintenance.protocol.layout.bounds import (
     ColumnBounds,
     FileBounds,
+    ages,
     column_bounds,
     order_keys,
 )

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_prefixes
+from delta_maintenance.protocol.ndjson.line_buffers import PADDING, read_prefixes
 
 HEAD = re.compile(rb'\{"(add|remove|cdc)":\{"path":"([^"]*)"')
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.data_files.tags import READ_TAGS
-from delta_maintenance.protocol.ndjson import bounds, parse
+from delta_maintenance.protocol.ndjson import parse
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
-from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines, split
+from delta_maintenance.protocol.ndjson.split import MOST_KEYS, CommitText, parse_other_lines, split
 
 KINDS = st.sampled_from(["add", "remove", "cdc"])
 Line = dict[str, dict[str, Any]]
@@ -138,11 +138,11 @@ def test_keys_that_are_too_many_for_columns_are_never_inferred(
         return table
 
     monkeypatch.setattr(parse, "_read", counted)
-    tags = [{f"k{file}-{key}": str(key) for key in range(bounds.MOST_KEYS)} for file in range(3)]
+    tags = [{f"k{file}-{key}": str(key) for key in range(MOST_KEYS)} for file in range(3)]
     lines = [{"add": {"path": f"f{n}", "tags": each}} for n, each in enumerate(tags)]
     text = split("0.json", b"".join(json.dumps(line).encode() + b"\n" for line in lines))
     _, beside = parse_other_lines(text)
     source = FileLines.of(text, beside)
     found = parse_file_actions([source], keys=MapKeys(partition_columns=frozenset()))
     assert [dict(each) for each in found.adds["tags"].to_pylist()] == tags
-    assert inferred and max(inferred) <= bounds.MOST_KEYS
+    assert inferred and max(inferred) <= MOST_KEYS

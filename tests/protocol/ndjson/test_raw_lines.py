@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns import hash_texts
 from delta_maintenance.protocol.ndjson import line_buffers
 from delta_maintenance.protocol.ndjson import raw_lines as file_action_lines
 from delta_maintenance.protocol.ndjson.line_buffers import (

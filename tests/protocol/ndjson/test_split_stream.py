@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, OversizedFileError
-from delta_maintenance.protocol.ndjson.split import FileBlock, split
-from delta_maintenance.protocol.ndjson.split_stream import split_pieces
+from delta_maintenance.protocol.ndjson.split import FileBlock, split, split_pieces
 
 ADD = b'{"add":{"path":"a"}}'
 LINES = st.sampled_from(

@@ -17,7 +17,7 @@ from delta_maintenance.protocol.row_tracking.backfill import (
     row_counts,
     with_row_counts,
 )
-from delta_maintenance.protocol.row_tracking.domain import NO_ROW_ID
+from delta_maintenance.protocol.row_tracking.row_ids import NO_ROW_ID
 
 
 def adds(*rows: tuple[int | None, int | None], version: int | None = 1) -> pa.Table:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.model import DomainMetadata, Protocol
-from delta_maintenance.protocol.row_tracking.domain import (
+from delta_maintenance.protocol.row_tracking.row_ids import (
     DOMAIN,
     ENABLED_PROPERTY,
     NO_ROW_ID,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.row_tracking.used_ids import IdParts, IdRanges, UsedRowIds, parts_of
+from delta_maintenance.protocol.row_tracking.row_ids import IdParts, IdRanges, UsedRowIds, parts_of
 
 HIGHEST = (1 << 63) - 1
 ids = st.one_of(

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.schema.contradictions import contradictions
-from delta_maintenance.protocol.schema.type_widening import type_changes
-from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.protocol.schema.types import parse_schema, type_changes
 
 ID, NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 MAPPED = {"delta.columnMapping.mode": "name"}

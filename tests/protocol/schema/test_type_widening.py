@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import UnsupportedFeatureError
-from delta_maintenance.protocol.schema.type_widening import (
+from delta_maintenance.protocol.schema.types import (
+    StructType,
     TypeChange,
+    parse_schema,
     require_known_changes,
     type_changes,
 )
-from delta_maintenance.protocol.schema.types import StructType, parse_schema
 
 
 def change(before: str, after: str) -> TypeChange:

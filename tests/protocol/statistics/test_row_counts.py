@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.statistics import row_counts
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics import stats
+from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),
@@ -93,7 +92,7 @@ def test_usual_texts_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(texts: pa.Array) -> pa.Array:
         raise AssertionError("statistics were parsed")
 
-    monkeypatch.setattr(row_counts, "num_records", refuse)
+    monkeypatch.setattr(stats, "num_records", refuse)
     largest = 10**9 - 1
     assert counts(
         '{"numRecords":0}',

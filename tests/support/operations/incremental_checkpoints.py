@@ -13,7 +13,7 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointResult,
 )
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.sidecar_summary import SUMMARY_TAG, _check
+from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, _check
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.testing.actions import Action, add, features, metadata

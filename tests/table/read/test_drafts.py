@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.row_tracking.domain import draft_high_water_mark
+from delta_maintenance.protocol.row_tracking.row_ids import draft_high_water_mark
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.testing.actions import Action, add, domain, features, metadata, protocol
 from delta_maintenance.testing.table_builder import LOG, TableBuilder

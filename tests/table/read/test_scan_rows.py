@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.table.read.active_files import _rows
 
 ROWS = 4096

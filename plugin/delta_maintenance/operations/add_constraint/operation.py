@@ -32,10 +32,7 @@ from delta_maintenance.protocol.changes.property_rules import CONSTRAINT_PREFIX
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.preconditions import (
-    require_committable,
-    require_no_external_log,
-)
+from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 

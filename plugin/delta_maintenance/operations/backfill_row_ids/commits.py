@@ -34,16 +34,21 @@ from delta_maintenance.protocol.changes.row_tracking_support import (
     enabled,
     support_change,
 )
-from delta_maintenance.protocol.columns.key_hash import hash_texts
+from delta_maintenance.protocol.columns import hash_texts
 from delta_maintenance.protocol.commit.conflicts import BACKFILL, highest_row_id
 from delta_maintenance.protocol.commit.staged import StagedActions
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState
+from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState
 from delta_maintenance.table.commit.concurrent_commits import Advance, advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
-from delta_maintenance.table.commit.preconditions import require_committable
+from delta_maintenance.table.commit.outcome import (
+    AlreadyDone,
+    CommitOutcome,
+    Conflicted,
+    Landed,
+    require_committable,
+)
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.row_counts import RowCounter
 from delta_maintenance.table.progress import Progress

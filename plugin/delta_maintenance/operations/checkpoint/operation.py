@@ -24,9 +24,9 @@ from delta_maintenance.operations.checkpoint.options import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
-from delta_maintenance.protocol.delta_log.sidecar_tiers import sidecar_size
+from delta_maintenance.protocol.delta_log.sidecars import sidecar_size
 from delta_maintenance.protocol.features.registry import Operation, supported_features
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot

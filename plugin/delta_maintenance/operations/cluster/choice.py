@@ -34,7 +34,8 @@ from delta_maintenance.operations.rewriting.choice import (
     known_ratio,
 )
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
-from delta_maintenance.protocol.clustering.tags import (
+from delta_maintenance.protocol.columns import to_bools
+from delta_maintenance.protocol.layout.clustering import (
     CUBE,
     CUBE_COLUMNS,
     GROUP,
@@ -42,7 +43,6 @@ from delta_maintenance.protocol.clustering.tags import (
     PROVIDER,
     ClusteringTags,
 )
-from delta_maintenance.protocol.columns.arrays import to_bools
 
 NOT_CLUSTERED, GROWN, OTHER_COLUMNS = "not-clustered", "group-grew", "other-columns"
 NO_OVERLAP = "no-overlap"

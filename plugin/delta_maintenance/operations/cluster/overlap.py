@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from delta_maintenance.operations.layout.reading import columns_of, read_bounds
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
-from delta_maintenance.protocol.clustering.columns import ClusteringColumn
 from delta_maintenance.protocol.layout.bounds import ColumnBounds, order_keys
-from delta_maintenance.protocol.layout.overlap import overlap_elsewhere
+from delta_maintenance.protocol.layout.clustering import ClusteringColumn
+from delta_maintenance.protocol.layout.measures import overlap_elsewhere
 from delta_maintenance.table.read.snapshot import Snapshot
 
 

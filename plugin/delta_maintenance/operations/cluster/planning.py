@@ -30,21 +30,18 @@ from delta_maintenance.operations.rewriting.planning import (
     doubled_note,
     written_lately_in,
 )
-from delta_maintenance.protocol.clustering.columns import (
-    ClusteringColumn,
-    current_columns,
-    named_columns,
-)
-from delta_maintenance.protocol.clustering.curve import KEY_BITS
-from delta_maintenance.protocol.clustering.ranks import can_be_ranked
-from delta_maintenance.protocol.clustering.tags import (
+from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.layout.clustering import (
     CUBE,
     CUBE_COLUMNS,
+    ClusteringColumn,
     ClusteringTags,
     columns_text,
+    current_columns,
+    named_columns,
     newest_cube,
 )
-from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.layout.ranks import KEY_BITS, can_be_ranked
 from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.data.clustering.keys import Clustering

@@ -50,20 +50,18 @@ from delta_maintenance.operations.table_change.models import cut_off_by
 from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.client_support import impacts
-from delta_maintenance.protocol.changes.downgrade import downgraded_protocol, feature_names
 from delta_maintenance.protocol.changes.drop import (
     CHECKPOINT_PROTECTION,
     PROTECTED_BEFORE,
     FeatureRemoval,
+    downgraded_protocol,
+    feature_names,
     removal_of,
     require_removable,
 )
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import find_feature
-from delta_maintenance.table.commit.preconditions import (
-    require_committable,
-    require_no_external_log,
-)
+from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.store_clock import passed_time

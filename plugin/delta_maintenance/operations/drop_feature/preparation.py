@@ -19,9 +19,8 @@ from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES
 from delta_maintenance.protocol.actions.model import Metadata
-from delta_maintenance.protocol.changes.downgrade import feature_names
-from delta_maintenance.protocol.changes.drop import FeatureRemoval
-from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
+from delta_maintenance.protocol.changes.drop import FeatureRemoval, feature_names
+from delta_maintenance.protocol.vacuum import deletion_vector_paths
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer

@@ -20,7 +20,7 @@ from delta_maintenance.operations.holds.clones import take_foreign_paths, unread
 from delta_maintenance.operations.holds.find import StorageOptions, find_holds
 from delta_maintenance.operations.holds.options import Holders
 from delta_maintenance.protocol.actions.paths import below_root
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
+from delta_maintenance.protocol.vacuum import ProtectedPaths
 from delta_maintenance.table.read.table import open_table
 
 

@@ -21,7 +21,7 @@ from delta_maintenance.operations.erasure_report.versions import OpenableVersion
 from delta_maintenance.operations.expire.limit import FARTHEST
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.actions.paths import absolute_paths, file_locations
-from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.layout.bounds import (
     ColumnBounds,
@@ -38,8 +38,12 @@ from delta_maintenance.protocol.schema.condition import (
     parse_condition,
 )
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
-from delta_maintenance.protocol.schema.type_widening import require_known_changes
-from delta_maintenance.protocol.schema.types import DeltaType, StructType, to_arrow_type
+from delta_maintenance.protocol.schema.types import (
+    DeltaType,
+    StructType,
+    require_known_changes,
+    to_arrow_type,
+)
 from delta_maintenance.table.data.matching_rows import Names, RowCondition
 from delta_maintenance.table.data.row_reader import FILES, RowLayout
 

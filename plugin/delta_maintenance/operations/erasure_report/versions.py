@@ -21,7 +21,7 @@ from delta_maintenance.protocol.changes.row_tracking_support import (
     ROW_COMMIT_VERSION_COLUMN,
     ROW_ID_COLUMN,
 )
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.data_files.layout import CHANGE_TYPE
 from delta_maintenance.protocol.layout.bounds import Numbers
 from delta_maintenance.protocol.ndjson.parse import MapKeys

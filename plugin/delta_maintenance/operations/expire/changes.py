@@ -18,7 +18,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     DELETION_VECTOR,
     empty,
 )
-from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.layout.bounds import Mask, Numbers
 from delta_maintenance.protocol.statistics.stats import num_records

@@ -46,7 +46,7 @@ from delta_maintenance.operations.rewriting.new_files import target_size
 from delta_maintenance.operations.rewriting.pending import Pending, bin_adds
 from delta_maintenance.operations.rewriting.sources import source_files
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.columns import to_bools
 from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import staged_adds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout

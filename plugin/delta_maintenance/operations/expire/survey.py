@@ -16,9 +16,15 @@ from delta_maintenance.operations.expire.limit import Limit
 from delta_maintenance.operations.layout.reading import file_statistics
 from delta_maintenance.operations.vacuum.candidates import path_digest
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
-from delta_maintenance.protocol.columns.arrays import booleans, to_bools
-from delta_maintenance.protocol.layout.ages import Ages, ages
-from delta_maintenance.protocol.layout.bounds import Mask, Numbers, column_bounds, partition_bounds
+from delta_maintenance.protocol.columns import booleans, to_bools
+from delta_maintenance.protocol.layout.bounds import (
+    Ages,
+    Mask,
+    Numbers,
+    ages,
+    column_bounds,
+    partition_bounds,
+)
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.table.evidence.doubled_files import DoubledFileSearch
 from delta_maintenance.table.parallel import in_parallel

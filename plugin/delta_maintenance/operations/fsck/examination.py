@@ -64,7 +64,7 @@ from delta_maintenance.operations.fsck.statistics import (
     files_with_statistics,
     statistics_of_every_column,
 )
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind

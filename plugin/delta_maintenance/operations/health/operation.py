@@ -36,7 +36,6 @@ from delta_maintenance.operations.health.models import (
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
 from delta_maintenance.operations.holds.options import KeptVersion
 from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
-from delta_maintenance.protocol.clustering.columns import current_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import (
     is_expired,
@@ -49,7 +48,8 @@ from delta_maintenance.protocol.features.registry import (
     supported_features,
     supports,
 )
-from delta_maintenance.protocol.row_tracking.domain import row_tracking_state
+from delta_maintenance.protocol.layout.clustering import current_columns
+from delta_maintenance.protocol.row_tracking.row_ids import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files

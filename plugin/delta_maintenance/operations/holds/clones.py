@@ -28,7 +28,7 @@ from delta_maintenance.protocol.actions.paths import absolute_paths
 from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.ndjson.parse import MapKeys
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths, deletion_vector_paths
+from delta_maintenance.protocol.vacuum import ProtectedPaths, deletion_vector_paths
 from delta_maintenance.storage import FileStatus, Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.log_file import LogEntry, relisting

@@ -12,9 +12,14 @@ from delta_maintenance.operations.layout.options import ColumnLayout, Depths, Re
 from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.layout.bounds import FileBounds, Mask, Path, order_keys
-from delta_maintenance.protocol.layout.ideal import Clustering
-from delta_maintenance.protocol.layout.overlap import histogram, overlaps
-from delta_maintenance.protocol.layout.probes import Probes, probe, sampled_values
+from delta_maintenance.protocol.layout.measures import (
+    Clustering,
+    Probes,
+    histogram,
+    overlaps,
+    probe,
+    sampled_values,
+)
 from delta_maintenance.protocol.layout.skipping import files_read
 
 

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from delta_maintenance.operations.recompute_stats.options import ColumnAudit, RecomputeStatsOptions
 from delta_maintenance.operations.rewriting.models import ReasonCount
 from delta_maintenance.operations.rewriting.planning import archived_before
-from delta_maintenance.protocol.clustering.columns import named_columns
-from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.columns import booleans
+from delta_maintenance.protocol.layout.clustering import named_columns
 from delta_maintenance.protocol.statistics.audit import (
     AUDITED,
     AuditedFiles,

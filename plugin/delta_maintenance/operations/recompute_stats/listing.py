@@ -18,7 +18,7 @@ from delta_maintenance.operations.recompute_stats.defects import (
     required_statistics,
 )
 from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns import integers
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot

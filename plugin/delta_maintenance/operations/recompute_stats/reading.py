@@ -24,10 +24,9 @@ from delta_maintenance.protocol.statistics.collect import ColumnBounds
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
-from delta_maintenance.table.data.data_file_reader import SourceFile
+from delta_maintenance.table.data.data_file_reader import SourceFile, row_statistics
 from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics
 from delta_maintenance.table.data.row_counts import PARALLEL_READS
-from delta_maintenance.table.data.row_statistics import row_statistics
 
 
 @dataclass(slots=True)

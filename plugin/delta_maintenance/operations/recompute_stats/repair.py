@@ -23,7 +23,7 @@ from delta_maintenance.operations.recompute_stats.reading import (
 )
 from delta_maintenance.operations.rewriting.models import RefusedFile
 from delta_maintenance.operations.rewriting.sources import source_files
-from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.audit import (
     ComputedStatistics,

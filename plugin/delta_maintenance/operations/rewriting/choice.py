@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.columns import to_bools
 
 SMALL = "small"
 CLUSTERED, WRITTEN_LATELY, OFTEN = "clustered", "written-lately", "rewritten-often"

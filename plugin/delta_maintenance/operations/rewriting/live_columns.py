@@ -28,8 +28,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS, GROUP
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.columns import integers, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
@@ -38,13 +37,14 @@ from delta_maintenance.protocol.data_files.other_columns import (
     needs_widening,
 )
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
-from delta_maintenance.protocol.row_tracking.used_ids import overlapping
+from delta_maintenance.protocol.layout.clustering import CLUSTERING_TAGS, GROUP
+from delta_maintenance.protocol.row_tracking.row_ids import overlapping
 from delta_maintenance.protocol.schema.types import DeltaType
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.row_batches import reading_error
 from delta_maintenance.table.evidence.doubled_files import doubled_files
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts

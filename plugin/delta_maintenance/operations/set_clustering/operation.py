@@ -40,14 +40,14 @@ from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import TableChange
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
-from delta_maintenance.protocol.clustering.bounds import file_bounds
-from delta_maintenance.protocol.clustering.columns import (
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.layout.clustering import (
     ClusteringColumn,
     current_columns,
     named_columns,
     require_allowed,
 )
-from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.layout.ranks import file_bounds
 from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_configuration
 from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.protocol.statistics.audit import is_tagged_unbounded, unbounded_columns

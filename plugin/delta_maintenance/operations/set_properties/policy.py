@@ -13,7 +13,7 @@ from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, 
 def due(context: EvaluationContext) -> AssessedOperation | None:
     """Due while a property has another value, or row tracking should be off but is on."""
     # Imported here, because reading a policy must not load pyarrow.
-    from delta_maintenance.protocol.row_tracking.domain import ENABLED_PROPERTY
+    from delta_maintenance.protocol.row_tracking.row_ids import ENABLED_PROPERTY
 
     rule = context.rule(KEY, ProtocolRule)
     properties = dict(rule.properties) if rule is not None else {}

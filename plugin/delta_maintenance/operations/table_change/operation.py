@@ -20,8 +20,13 @@ from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.table.commit.idempotency import commit_after, commit_since
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import AlreadyDone, CommitOutcome, Conflicted, Landed
-from delta_maintenance.table.commit.preconditions import require_committable
+from delta_maintenance.table.commit.outcome import (
+    AlreadyDone,
+    CommitOutcome,
+    Conflicted,
+    Landed,
+    require_committable,
+)
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -24,7 +24,7 @@ from delta_maintenance.operations.upgrade_protocol.options import (
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.row_tracking_support import support_change
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.table.read.snapshot import Snapshot
 
 

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.vacuum.references import FileReferences
-from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools, valid_texts
-from delta_maintenance.protocol.columns.key_hash import hash_texts
-from delta_maintenance.protocol.vacuum.visibility import (
+from delta_maintenance.protocol.columns import booleans, hash_texts, integers, to_bools, valid_texts
+from delta_maintenance.protocol.vacuum import (
     Reason,
     VisibilityRules,
     checksums_for,

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.holds.clones import Clone
-from delta_maintenance.protocol.columns.arrays import booleans, to_bools
-from delta_maintenance.protocol.vacuum.visibility import Mask, in_a_log
+from delta_maintenance.protocol.columns import booleans, to_bools
+from delta_maintenance.protocol.vacuum import Mask, in_a_log
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import unclean
 from delta_maintenance.storage.core.streams import StreamingPool

@@ -23,8 +23,7 @@ from delta_maintenance.operations.vacuum.candidates import (
 from delta_maintenance.operations.vacuum.deletion import Deletion, Watch, delete_data_files
 from delta_maintenance.operations.vacuum.held_files import HeldFiles
 from delta_maintenance.operations.vacuum.references import FileReferences, read_references
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
-from delta_maintenance.protocol.vacuum.visibility import Reason
+from delta_maintenance.protocol.vacuum import ProtectedPaths, Reason
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.read.snapshot import Snapshot

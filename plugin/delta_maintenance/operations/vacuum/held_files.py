@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from delta_maintenance.operations.holds.hold import Hold
 from delta_maintenance.operations.vacuum.references import protect_live_files, protect_removed
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
+from delta_maintenance.protocol.vacuum import ProtectedPaths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.manifests import MANIFESTS, read_manifests
 from delta_maintenance.table.read.log_file import relisting

@@ -35,8 +35,7 @@ from delta_maintenance.operations.vacuum.planning import (
     survey,
 )
 from delta_maintenance.operations.vacuum.references import record_vacuumed
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
-from delta_maintenance.protocol.vacuum.visibility import Mask
+from delta_maintenance.protocol.vacuum import Mask, ProtectedPaths
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Conflicted
 from delta_maintenance.table.commit.transaction import Transaction, Writer

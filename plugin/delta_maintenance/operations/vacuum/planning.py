@@ -44,8 +44,7 @@ from delta_maintenance.operations.vacuum.references import (
     window_to,
 )
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.protocol.vacuum.protected_paths import ProtectedPaths
-from delta_maintenance.protocol.vacuum.visibility import VisibilityRules
+from delta_maintenance.protocol.vacuum import ProtectedPaths, VisibilityRules
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.evidence.contradictions import live_by_commits

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, PathAudit, file_locations
-from delta_maintenance.protocol.columns.arrays import booleans, to_bools, valid_texts
+from delta_maintenance.protocol.columns import booleans, to_bools, valid_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import deletion_times
 from delta_maintenance.protocol.delta_log.file_names import MAX_VERSION
 from delta_maintenance.protocol.ndjson.parse import (
@@ -26,14 +26,16 @@ from delta_maintenance.protocol.ndjson.parse import (
     parse_file_actions,
 )
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
-from delta_maintenance.protocol.vacuum.protected_paths import (
+from delta_maintenance.protocol.vacuum import (
     PathSet,
     ProtectedPaths,
+    Reason,
+    VisibilityRules,
     deletion_vector_paths,
     hash_spellings,
+    reasons,
     spellings_of,
 )
-from delta_maintenance.protocol.vacuum.visibility import Reason, VisibilityRules, reasons
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.history import told_time

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.deletion_vectors import unique_ids
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.columns import integers, to_bools
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 

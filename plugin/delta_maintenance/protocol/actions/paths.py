@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.address import Address
-from delta_maintenance.protocol.columns.arrays import text_bytes
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, hash_texts, text_bytes
 
 # A relative path encodes `:`, so an unencoded one before the first slash ends a scheme.
 ABSOLUTE = "^(/|[A-Za-z][A-Za-z0-9+.-]*:)"

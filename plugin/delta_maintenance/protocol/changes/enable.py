@@ -28,8 +28,8 @@ from delta_maintenance.protocol.changes.row_tracking_support import enabled
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
 from delta_maintenance.protocol.features.properties import integer_parser, parse_boolean
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
+from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.schema import column_mapping
 from delta_maintenance.protocol.schema.types import (
     StructType,

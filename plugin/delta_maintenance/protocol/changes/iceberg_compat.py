@@ -13,9 +13,13 @@ from typing import Any, Literal
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
-from delta_maintenance.protocol.schema.edit import Digits, Field, edit_fields
-from delta_maintenance.protocol.schema.type_widening import type_changes
+from delta_maintenance.protocol.schema.column_mapping import (
+    COLUMN_ID,
+    PHYSICAL_NAME,
+    Digits,
+    Field,
+    edit_fields,
+)
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DecimalType,
@@ -25,6 +29,7 @@ from delta_maintenance.protocol.schema.types import (
     StructType,
     column_mapping_mode,
     parse_schema,
+    type_changes,
     walk,
 )
 

@@ -14,8 +14,8 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import DomainMetadata, Json, Metadata, Protocol
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
 from delta_maintenance.protocol.features.registry import supports, without_features
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
+from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.schema.types import parse_schema
 
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"

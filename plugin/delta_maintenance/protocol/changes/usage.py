@@ -13,7 +13,7 @@ from typing import Any
 
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.features import in_commit_timestamps
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.schema import column_mapping
 from delta_maintenance.protocol.schema.types import (
     ArrayType,

@@ -19,9 +19,12 @@ from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata
 from delta_maintenance.protocol.commit.conflicts import Attempt
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features import in_commit_timestamps
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
-from delta_maintenance.protocol.row_tracking.assign import assign_row_ids
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
+from delta_maintenance.protocol.row_tracking.row_ids import (
+    RowTrackingState,
+    assign_row_ids,
+    row_tracking_state,
+)
 
 OPERATION_ID = "operationId"
 """The field of `commitInfo` by which a repeated task finds the commit of its first run."""

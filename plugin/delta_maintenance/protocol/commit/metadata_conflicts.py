@@ -13,7 +13,7 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     DeltaType,

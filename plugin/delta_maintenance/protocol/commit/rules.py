@@ -27,7 +27,7 @@ from delta_maintenance.protocol.features.registry import (
     supported_features,
     with_requirements,
 )
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.statistics.stats import num_records
 
 UNDERSTOOD_DOMAINS = frozenset({row_tracking.DOMAIN, "delta.clustering"})

@@ -19,9 +19,8 @@ from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.data_files.required_columns import RequiredColumn
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import supported_features, without_features
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
+from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.schema.data_columns import arrow_type
-from delta_maintenance.protocol.schema.type_widening import require_known_changes
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     ColumnMappingMode,
@@ -34,6 +33,7 @@ from delta_maintenance.protocol.schema.types import (
     column_mapping_mode,
     parse_schema,
     physical_schema,
+    require_known_changes,
 )
 
 COLUMN_ID = "delta.columnMapping.id"

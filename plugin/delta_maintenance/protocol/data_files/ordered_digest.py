@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from delta_maintenance.protocol.columns.arrays import numbers_of
+from delta_maintenance.protocol.columns import numbers_of
 
 VERSION = 2
 """Follows that of `row_digest`, so that a digest says which of the two it is."""

@@ -23,8 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.columns.arrays import numbers_of
-from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.columns import Hashes, numbers_of
 
 VERSION = 1
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
-from delta_maintenance.protocol.clustering.tags import CLUSTERING_TAGS
-from delta_maintenance.protocol.columns.arrays import booleans, to_bools
+from delta_maintenance.protocol.columns import booleans, to_bools
+from delta_maintenance.protocol.layout.clustering import CLUSTERING_TAGS
 
 TARGET_SIZE = "OPTIMIZE_TARGET_SIZE"
 ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.commit.staged import locations_of, logical_locations
 from delta_maintenance.protocol.ndjson.parse import ParsedFileActions
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.columns import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.line_buffers import TextLines
 from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, SingleLines, read_lines

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
 from delta_maintenance.protocol.actions.paths import file_locations, intended_locations
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
+from delta_maintenance.protocol.columns import integers, to_bools
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -17,8 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata, Protocol, Txn
-from delta_maintenance.protocol.columns.arrays import integers
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, hash_texts, integers
 
 Positions = npt.NDArray[np.int64]
 

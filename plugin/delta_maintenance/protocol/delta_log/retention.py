@@ -1,20 +1,41 @@
-"""Which files of a log may be deleted when history before a checkpoint is deleted.
+"""The files and versions of a log that may be deleted, and the versions that are missing in it.
 
 Implements the parts of "Metadata Cleanup" that concern names and times. All times are in
-milliseconds since 1970-01-01 UTC.
+milliseconds since 1970-01-01 UTC. A single misnamed file can create a huge gap, so gaps are never
+enumerated version by version.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFile,
     LogFileKind,
     parse_log_file_name,
 )
+
+
+def version_gaps(versions: Iterable[int], *, first: int = 0) -> list[tuple[int, int]]:
+    """Returns the first and the last version of each gap from version `first` on, ascending."""
+    known = sorted({version for version in versions if version >= first})
+    return [(low + 1, high - 1) for low, high in pairwise(known) if high > low + 1]
+
+
+def start_of_run(versions: Collection[int], last: int) -> int:
+    """Returns the first version of the contiguous run that ends with `last`; `last` + 1 if `last`
+    is missing.
+    """
+    start = last + 1
+    for version in sorted((version for version in versions if version <= last), reverse=True):
+        if version != start - 1:
+            break
+        start = version
+    return start
+
 
 _BELOW = frozenset(
     {

@@ -12,13 +12,17 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.actions.model import DomainMetadata, Json, Metadata, Protocol, Txn
+from delta_maintenance.protocol.columns import Hashes, hash_texts
 
 _Action = TypeVar("_Action", Txn, DomainMetadata)
 Counts = npt.NDArray[np.int64]
@@ -396,3 +400,66 @@ def _part(value: Json, name: str, kind: type[Any]) -> Any:
 
 def _is_long(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+
+
+@dataclass(slots=True)
+class Tally:
+    """The sums over a set of file actions; equal sets have equal sums."""
+
+    adds: int = 0
+    tombstones: int = 0
+    size: int = 0
+    """The size of the live data files in bytes."""
+    keys: int = 0
+    """The sum of the hashes of all logical file keys, modulo 2^64; tombstones are weighted
+    differently.
+    """
+
+    @classmethod
+    def of(cls, adds: pa.Table, tombstones: pa.Table) -> Self:
+        """Returns the tally of one batch."""
+        tally = cls()
+        tally.include(adds, tombstones)
+        return tally
+
+    @classmethod
+    def total(cls, tallies: Iterable[Tally]) -> Self:
+        """Returns the sum of tallies."""
+        tally = cls()
+        for one in tallies:
+            tally.add(one)
+        return tally
+
+    @property
+    def actions(self) -> int:
+        """The number of adds and tombstones."""
+        return self.adds + self.tombstones
+
+    def include(
+        self, adds: pa.Table, tombstones: pa.Table, *, add_hashes: Hashes | None = None
+    ) -> None:
+        """Adds a batch. `add_hashes` are the hashes of its adds' keys, if already computed."""
+        self.adds += adds.num_rows
+        self.tombstones += tombstones.num_rows
+        if adds.num_rows and "size" in adds.column_names:
+            self.size += pc.sum(adds["size"]).as_py() or 0
+        for batch, weight, hashes in ((adds, 1, add_hashes), (tombstones, 3, None)):
+            total = _sum(hashes) if hashes is not None else _sum_of_keys(batch)
+            self.keys = (self.keys + weight * total) % 2**64
+
+    def add(self, other: Tally) -> None:
+        """Adds another tally."""
+        self.adds += other.adds
+        self.tombstones += other.tombstones
+        self.size += other.size
+        self.keys = (self.keys + other.keys) % 2**64
+
+
+def _sum_of_keys(batch: pa.Table) -> int:
+    if not batch.num_rows:
+        return 0
+    return sum(_sum(hash_texts(chunk)) for chunk in logical_file_keys(batch).chunks)
+
+
+def _sum(hashes: Hashes) -> int:
+    return int(np.add.reduce(hashes, dtype=np.uint64))

@@ -1,1 +1,1 @@
-"""How well the data files of a table are laid out for readers that skip files by statistics."""
+"""The layout of data files: their bounds, how well readers can skip files, and clustering."""

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.columns.arrays import to_bools
+from delta_maintenance.protocol.columns import to_bools
 from delta_maintenance.protocol.layout.bounds import ColumnBounds, FileBounds, Mask, Path
 from delta_maintenance.protocol.schema.condition import (
     Both,

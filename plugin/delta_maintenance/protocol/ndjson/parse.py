@@ -31,14 +31,16 @@ from delta_maintenance.protocol.actions.file_columns import (
     normalise,
 )
 from delta_maintenance.protocol.data_files.tags import READ_TAGS
-from delta_maintenance.protocol.ndjson.bounds import (
+from delta_maintenance.protocol.ndjson.lenient import tidy_lines
+from delta_maintenance.protocol.ndjson.split import (
     MOST_CELLS,
     MOST_KEYS,
+    SINGLE_ACTIONS,
+    CommitText,
+    LineRun,
     has_too_many_keys,
     is_too_deep,
 )
-from delta_maintenance.protocol.ndjson.lenient import tidy_lines
-from delta_maintenance.protocol.ndjson.split import SINGLE_ACTIONS, CommitText, LineRun
 
 _BLOCK = 1 << 24
 _ALONE_BYTES = 1 << 20

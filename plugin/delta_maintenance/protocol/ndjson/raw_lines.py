@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.columns.arrays import integers, to_bools
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_between
+from delta_maintenance.protocol.columns import Hashes, hash_between, integers, to_bools
 from delta_maintenance.protocol.ndjson.line_buffers import (
+    PADDING,
     BufferedFiles,
     TextLines,
     line_ends,
+    read_prefixes,
     texts_of,
 )
-from delta_maintenance.protocol.ndjson.line_prefixes import PADDING, read_prefixes
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
     FILE_ACTIONS,
@@ -124,7 +124,7 @@ class Keys:
         return Keys(self.data, self.starts[mask], self.ends[mask])
 
     def hashes(self) -> Hashes:
-        """The hashes of the keys, as in `protocol.columns.key_hash`."""
+        """The hashes of the keys, as in `protocol.columns`."""
         return hash_between(self.data, self.starts, self.ends)
 
     def array(self) -> pa.StringArray:

@@ -1,18 +1,20 @@
-"""Splits the text of a commit or of a log compaction into lines.
+"""Splits the text of a commit or of a log compaction into lines, within limits.
 
 Implements "Delta Log Entries": newline-delimited JSON, one action per line. Blank lines, whitespace
 around the JSON and several actions on one line occur in real logs and are accepted; all other
-deviations are corruption and reported with file and line.
+deviations are corruption and reported with file and line. Deep nesting would overflow the stack of
+a parser. If every line has different keys, the size of the resulting columns is quadratic in the
+size of the text.
 
 Nearly all lines of a large log are file actions. They stay text here, to be parsed as columns
-(`parse`); only the other lines become objects.
+(`parse`); only the other lines become objects. A long commit is read piece by piece.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -22,7 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, OversizedFileError
+from delta_maintenance.limits import MOST_NESTING
 from delta_maintenance.protocol.actions.model import (
     CheckpointMetadata,
     CommitInfo,
@@ -33,7 +36,59 @@ from delta_maintenance.protocol.actions.model import (
     Txn,
     object_with_unique_keys,
 )
-from delta_maintenance.protocol.ndjson.bounds import require_bounded
+
+MOST_KEYS = 256
+"""The maximum number of distinct keys in a set of lines that is parsed into columns."""
+MOST_CELLS = 50_000_000
+_MOST_LINE = 64 << 20
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STEPS = np.zeros(256, np.int64)
+_STEPS[[*b"{["]] = 1
+_STEPS[[*b"}]"]] = -1
+
+
+def require_bounded(line: bytes) -> None:
+    """`CorruptTableError` for a line that is too long or too deeply nested to become objects."""
+    if len(line) > _MOST_LINE:
+        raise CorruptTableError(f"a line of {len(line)} bytes; no action needs so many")
+    if is_too_deep(line):
+        raise CorruptTableError(f"a line of JSON nested more than {MOST_NESTING} levels deep")
+
+
+def is_too_deep(line: bytes) -> bool:
+    """Whether objects and lists are nested more than `MOST_NESTING` levels deep."""
+    if line.count(b"{") + line.count(b"[") <= MOST_NESTING:
+        return False
+    # Brackets in strings do not count; an unterminated string is invalid JSON anyway.
+    outside = np.frombuffer(_TEXT.sub(b"", line), np.uint8)
+    depths = np.cumsum(_STEPS[outside])
+    return bool(len(depths) and depths.max() > MOST_NESTING)
+
+
+def has_too_many_keys(lines: Sequence[bytes], *, most_cells: int = 0) -> bool:
+    """Whether a column for each key of these lines would take too much time and memory.
+
+    A table of at most `most_cells` values is accepted whatever its keys. Also true for invalid
+    lines; the caller then parses the lines one by one and names the invalid one.
+    """
+    colons = sum(line.count(b":") for line in lines)
+    if colons <= MOST_KEYS or colons * len(lines) <= most_cells:
+        return False
+    keys: set[str] = set()
+
+    def collect(pairs: list[tuple[str, Any]]) -> None:
+        keys.update(key for key, _ in pairs)
+
+    decoder = json.JSONDecoder(object_pairs_hook=collect)
+    for line in lines:
+        try:
+            decoder.decode(line.decode())
+        except (ValueError, RecursionError):
+            return True
+        if len(keys) > MOST_KEYS:
+            return True
+    return False
+
 
 FILE_ACTIONS = frozenset({"add", "remove", "cdc"})
 SINGLE_ACTIONS = (
@@ -354,3 +409,59 @@ def _refuse_constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=object_with_unique_keys, parse_constant=_refuse_constant
 )
+
+
+def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitText:
+    """Like `split.split` of the concatenated pieces, but without the file action lines.
+
+    Holds one piece, or the longest line if that is longer; `OversizedFileError` for a line of more
+    than `longest` bytes.
+    """
+    others: list[tuple[int, bytes]] = []
+    whole: FileBlock | None = FileBlock(0, 0, ())
+    start, first_line, empty = 0, 1, True
+    for text in _whole_lines(name, pieces, longest):
+        if not text.isspace():
+            piece = split(name, text, first_line=first_line)
+            others += piece.other_lines
+            whole = _joined(whole, piece.block, start)
+            empty = False
+        start += len(text)
+        first_line += text.count(b"\n")
+    if empty:
+        split(name, b"")
+    return CommitText(name, (), (), tuple(others), whole)
+
+
+def _joined(whole: FileBlock | None, block: FileBlock | None, start: int) -> FileBlock | None:
+    """Joins the block so far with the next one, `start` bytes further on, if they are adjacent."""
+    if whole is None or block is None:
+        return None
+    if not block.runs:
+        return whole
+    block = block.moved(start)
+    if not whole.runs:
+        return block
+    if whole.end != block.start:
+        return None
+    return FileBlock(whole.start, block.end, whole.runs + block.runs)
+
+
+def _whole_lines(name: str, pieces: Iterable[bytes], longest: int) -> Iterator[bytes]:
+    rest: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        head, newline, tail = piece.rpartition(b"\n")
+        end = piece.find(b"\n") if newline else len(piece)
+        if max(size + end, len(tail)) > longest:
+            raise OversizedFileError(f"a line has more than {longest} bytes", file=name)
+        if newline:
+            lines = b"".join([*rest, head, newline])
+            # Released before the caller parses the lines, which may be one long line.
+            rest, size = [], 0
+            yield lines
+            del lines
+        rest.append(tail)
+        size += len(tail)
+    if size:
+        yield b"".join(rest)

@@ -22,8 +22,7 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.columns.arrays import integers
-from delta_maintenance.protocol.schema.type_widening import TypeChange
+from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.schema.types import (
     ArrayType,
     ColumnMappingMode,
@@ -33,6 +32,7 @@ from delta_maintenance.protocol.schema.types import (
     PrimitiveType,
     StructField,
     StructType,
+    TypeChange,
     physical_name,
     to_arrow_type,
 )

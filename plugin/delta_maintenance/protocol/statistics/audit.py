@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools
+from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.data_files.tags import UNBOUNDED, with_tag
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
 from delta_maintenance.protocol.statistics.collect import ColumnBounds, bound_array

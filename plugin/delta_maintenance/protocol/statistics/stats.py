@@ -3,14 +3,21 @@
 Implements "Per-file Statistics" and the `stats_parsed` part of "Checkpoint Schema". The statistics
 of a file are JSON text in `stats`, columns in `stats_parsed`, or both. A checkpoint that writes the
 form it lacks converts the other one, and checks `ConvertedStatistics.lost` before it drops that.
+
+Most writers begin the statistics of a file with `{"numRecords":N`. For such texts the number is
+taken from the bytes of the column; every other text is parsed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.schema.types import (
     ColumnMappingMode,
     PrimitiveType,
@@ -116,3 +123,85 @@ def _unconvertible(struct: StructType, path: Path) -> Iterable[Path]:
             yield from _unconvertible(column.type, here)
         elif isinstance(column.type, UnknownType) or column.type == PrimitiveType(name="variant"):
             yield here
+
+
+_PREFIX = b'{"numRecords":'
+_FIRST, _LAST = (np.uint64(int.from_bytes(w, "little")) for w in (_PREFIX[:8], _PREFIX[-8:]))
+_MOST_DIGITS = 9
+"""Each digit costs time in every row; texts with more are parsed."""
+_HEAD = len(_PREFIX) + _MOST_DIGITS + 2
+"""The number of bytes at the beginning of a text that are parsed."""
+_ZERO, _NINE, _COMMA, _QUOTE, _CLOSE = (ord(each) for each in '09,"}')
+
+
+def stated_row_counts(stats: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns `numRecords` of each row's JSON statistics as int64, null if there is no count.
+
+    Equals `num_records` for JSON without repeated keys. Only the beginning of a text is parsed, so
+    a text that is damaged after its count has a count here, and null in `num_records`. Use it for
+    listings and totals, not for decisions.
+    """
+    return pa.chunked_array([_counts(chunk) for chunk in stats.chunks], pa.int64())
+
+
+def _counts(texts: pa.StringArray) -> pa.Array:
+    values, certain = _leading_counts(texts)
+    valid = texts.is_valid()
+    certain |= ~to_bools(valid)
+    counts = pc.if_else(valid, integers(values), pa.scalar(None, pa.int64()))
+    if certain.all():
+        return counts
+    return _replaced(counts, certain, num_records(texts.filter(booleans(~certain))))
+
+
+def _replaced(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa.Array) -> pa.Array:
+    """The counts, with those of uncertain rows from `parsed`, which has one for each of them."""
+    rows = np.arange(len(counts))
+    rows[~certain] = len(counts) + np.arange(len(parsed))
+    return pa.concat_arrays([counts, parsed]).take(integers(rows))
+
+
+def _leading_counts(
+    texts: pa.StringArray,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Returns the count at the beginning of each text, and whether it is certain.
+
+    The last texts are not certain if the buffer ends before the end of the parsed prefix.
+    """
+    rows = len(texts)
+    nothing = np.zeros(rows, np.int64), np.zeros(rows, np.bool_)
+    _, offsets, data = texts.buffers()
+    if data is None or offsets is None or data.size < _HEAD:
+        return nothing
+    width_of = np.dtype(np.int64 if pa.types.is_large_string(texts.type) else np.int32)
+    ends = np.frombuffer(offsets, width_of, rows + 1, texts.offset * width_of.itemsize)
+    text = np.frombuffer(data, np.uint8)
+    starts, ends = ends[:-1], ends[1:]
+    # A view of the bytes from each position on, of which only the beginnings of the texts are
+    # copied.
+    heads = np.ndarray((len(text) - _HEAD + 1,), np.dtype(f"V{_HEAD}"), text, strides=(1,))
+    there = starts < len(heads)
+    head = heads[np.where(there, starts, 0)].view(np.uint8).reshape(rows, _HEAD)
+    begins = there & (ends - starts > len(_PREFIX))
+    # Two words that overlap.
+    begins &= head[:, :8].copy().view("<u8")[:, 0] == _FIRST
+    begins &= head[:, len(_PREFIX) - 8 : len(_PREFIX)].copy().view("<u8")[:, 0] == _LAST
+    digits = head[:, len(_PREFIX) :]
+    is_digit = (digits >= _ZERO) & (digits <= _NINE)
+    width = np.argmin(is_digit, axis=1)
+    following = digits[np.arange(rows), width]
+    after = digits[np.arange(rows), np.minimum(width + 1, digits.shape[1] - 1)]
+    last = starts + len(_PREFIX) + width == ends - 1
+    certain = (
+        begins
+        & (width > 0)
+        & (width <= _MOST_DIGITS)
+        & ~((width > 1) & (digits[:, 0] == _ZERO))
+        & np.where(last, following == _CLOSE, (following == _COMMA) & (after == _QUOTE))
+        & (text[np.maximum(ends - 1, 0)] == _CLOSE)
+    )
+    values = np.zeros(rows, np.int64)
+    for at in range(int(width[certain].max(initial=0))):
+        inside = at < width
+        values[inside] = values[inside] * 10 + (digits[inside, at].astype(np.int64) - _ZERO)
+    return values, certain

@@ -1,12 +1,121 @@
-"""The known outcomes of a commit. An unknown outcome raises `CommitUnknownError`."""
+"""The conditions that are checked before a commit is written, and its outcomes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
 from delta_maintenance.protocol.commit.conflicts import Conflict
+from delta_maintenance.protocol.commit.staged import StagedActions
+from delta_maintenance.protocol.features.registry import (
+    Operation,
+    require_supported,
+    supported_features,
+    without_features,
+)
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import require_consistent
+
+
+def require_committable(
+    snapshot: Snapshot,
+    actions: StagedActions,
+    *,
+    drops: Collection[str],
+    other_writers: OtherWriters | None,
+    repairs: bool = False,
+) -> None:
+    """Refuses a commit that must not be made on top of the snapshot.
+
+    `drops` are the features that the new protocol may lose; `repairs` is as in `require_writable`,
+    whose errors are raised. `RefusedError` for everything else.
+    """
+    table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
+    try:
+        _require_declared_writers(table, other_writers)
+        # The caller is responsible for the features that this commit drops.
+        require_supported(
+            without_features(protocol, drops), kind_of(actions), table=table, version=version
+        )
+        if not repairs:
+            require_consistent(snapshot)
+        if actions.protocol is not None:
+            require_supported(actions.protocol, Operation.COMMIT)
+            lost = supported_features(protocol) - supported_features(actions.protocol)
+            if lost - set(drops):
+                raise RefusedError(
+                    f"the new protocol lacks {', '.join(sorted(lost - set(drops)))}",
+                    remedy="list all features of the table, including implied ones",
+                )
+        _require_no_draft(snapshot, actions)
+    except DeltaMaintenanceError as error:
+        raise error.located(table=table, version=version) from None
+
+
+def kind_of(actions: StagedActions) -> Operation:
+    """Returns the kind of operation whose feature support a commit of these actions needs."""
+    changes = actions.protocol is not None or actions.metadata is not None
+    return Operation.CHANGE_METADATA if changes else Operation.COMMIT
+
+
+def require_no_external_log(store: Store) -> None:
+    """Refuses a log whose commits go through DynamoDB, if there are traces of that."""
+    if store.address.kind is not StoreKind.S3:
+        return
+    # Delta Spark's log store for DynamoDB writes each commit here before it copies it.
+    trace = next(store.list_from(f"{LOG_DIRECTORY}/.tmp"), None)
+    if trace is not None:
+        raise RefusedError(
+            "commits of this table go through DynamoDB, and a commit that bypasses it could "
+            "be lost",
+            table=store.root,
+            file=trace.path,
+            remedy="commit through Delta Spark, or remove the folder once no writer uses DynamoDB",
+        )
+
+
+def _require_declared_writers(table: str, other_writers: OtherWriters | None) -> None:
+    on_s3 = Address.parse(table).kind is StoreKind.S3
+    if not on_s3 or other_writers in ("conditional_put", "none"):
+        return
+    if other_writers == "spark":
+        raise RefusedError(
+            "Delta Spark overwrites commits on S3 that were put while it was committing",
+            remedy="commit through a Spark job with the log store of that table",
+        )
+    raise RefusedError(
+        "the other writers of this table on S3 are not specified",
+        remedy="set other_writers to conditional_put (delta-rs, Trino and similar writers), "
+        "spark, or none",
+    )
+
+
+def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
+    """Refuses logs with drafts of row tracking, unless the commit converts them."""
+    state = snapshot.log.state
+    written = {domain.domain for domain in actions.domains}
+    drafts = [
+        f"the domain {name!r} with a map for its configuration"
+        for name, domain in sorted(state.domains.items())
+        if domain.draft_map and name not in written
+    ]
+    if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in {
+        *written,
+        *state.domains,
+    }:
+        drafts.append("the action rowIdHighWaterMark")
+    if drafts:
+        raise RefusedError(
+            f"the log contains {drafts[0]}, which belongs to a 2023 draft of row tracking",
+            remedy="run upgrade-protocol --convert-draft first",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

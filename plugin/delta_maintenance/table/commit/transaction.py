@@ -59,7 +59,7 @@ from delta_maintenance.protocol.commit.staged import (
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features.registry import require_supported
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.checksums import write_checksum
@@ -73,8 +73,6 @@ from delta_maintenance.table.commit.outcome import (
     Conflicted,
     Landed,
     Superseded,
-)
-from delta_maintenance.table.commit.preconditions import (
     kind_of,
     require_committable,
     require_no_external_log,

@@ -18,16 +18,15 @@ from delta_maintenance.errors import (
     StorageError,
     VerificationError,
 )
-from delta_maintenance.protocol.clustering.depth import Depth, is_better
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
+from delta_maintenance.protocol.layout.ranks import Depth, is_better
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile
 from delta_maintenance.table.data.digests import DigestKind, RowsSum
-from delta_maintenance.table.parallel import IdleWorkers
-from delta_maintenance.table.parallel_chain import ParallelChain
+from delta_maintenance.table.parallel import IdleWorkers, ParallelChain
 
 Proof = Literal["rows", "counts"]
 """What is compared before a commit: every value of every row, or only the number of rows."""

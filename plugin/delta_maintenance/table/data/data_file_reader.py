@@ -9,7 +9,7 @@ Widening", "Deletion Vectors" and "Row Tracking".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -32,12 +32,14 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.required_columns import RequiredColumn
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import filterable_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between, kept_rows
-from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
+from delta_maintenance.table.data.row_batches import reading_error
 
 _ROW_IDS = 1 << 63
 """Row IDs are smaller than this, because they are signed 64-bit integers."""
@@ -446,3 +448,23 @@ def _filters_by_group(metadata: pq.FileMetaData) -> Iterator[frozenset[str]]:
             for chunk in chunks
             if getattr(chunk, "bloom_filter_offset", None) is not None
         )
+
+
+def row_statistics(
+    store: Store,
+    layout: DataFileLayout,
+    file: SourceFile,
+    leaves: Collection[StatisticsLeaf],
+    *,
+    live: bool,
+) -> Mapping[tuple[str, ...], ColumnBounds]:
+    """Returns the statistics of some columns, by physical path.
+
+    Without `live`, deleted rows are included. Errors are those of `DataFileReader.read`.
+    """
+    part = layout.only({leaf.path[0] for leaf in leaves})
+    required = StatisticsColumns(leaves=tuple(leaves), tight_bounds=False)
+    collector = StatisticsCollector(required, part.schema)
+    for rows in DataFileReader(store, part).read(file):
+        collector.offer(rows.live() if live else rows.batch)
+    return {leaf.path: collector.bounds(leaf.path) for leaf in leaves}

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
     FileBytes,
     load,
 )
-from delta_maintenance.protocol.columns.arrays import booleans
+from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.data_files.carry_over import between
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.locations import location_of

@@ -37,8 +37,8 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.alike_footers import AlikeFooters, FooterColumn, safe_bounds
 from delta_maintenance.table.data.copying.proof import bounds_of
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.data.input_errors import reading_error, require_column_ids
 from delta_maintenance.table.data.locations import location_of
+from delta_maintenance.table.data.row_batches import reading_error, require_column_ids
 from delta_maintenance.table.data.row_counts import MOST_FOOTER, stated_rows
 
 _TOGETHER = 256

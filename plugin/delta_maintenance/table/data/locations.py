@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
-from delta_maintenance.protocol.columns.arrays import booleans, integers, to_bools, valid_texts
-from delta_maintenance.protocol.columns.key_hash import Hashes
-from delta_maintenance.protocol.vacuum.protected_paths import hash_paths, hash_spellings
+from delta_maintenance.protocol.columns import Hashes, booleans, integers, to_bools, valid_texts
+from delta_maintenance.protocol.vacuum import hash_paths, hash_spellings
 from delta_maintenance.storage.core.base import Store, new_file
 from delta_maintenance.storage.core.listing import unclean
 from delta_maintenance.storage.core.paths import check_path

@@ -39,9 +39,14 @@ from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDe
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data import row_batches
-from delta_maintenance.table.data.input_errors import require_column_ids
-from delta_maintenance.table.data.microseconds import require_microseconds
-from delta_maintenance.table.data.row_batches import expanded, halves, only, text_sizes
+from delta_maintenance.table.data.row_batches import (
+    expanded,
+    halves,
+    only,
+    require_column_ids,
+    require_microseconds,
+    text_sizes,
+)
 
 ROWS = 1 << 15
 """The maximum number of rows in a batch."""

@@ -1,4 +1,4 @@
-"""Batches of rows as Arrow decodes them, and their division by the size of their rows."""
+"""Decoded batches of rows: the errors of reading them, their precision, and their sizes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,74 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    UnsupportedFeatureError,
+)
 from delta_maintenance.parquet.decoded_sizes import require_row
+from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data.data_file_writer import memory_bytes
+
+
+def require_column_ids(schema: pa.Schema, mode: ColumnMappingMode) -> None:
+    """Raises `CorruptTableError` if columns are found by ID and the file contains no IDs."""
+    if mode == "id" and not any(b"PARQUET:field_id" in (field.metadata or {}) for field in schema):
+        raise CorruptTableError("the data file contains no column IDs, which reading requires")
+
+
+def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
+    """Converts an error of Arrow, or of the file that it reads, to an error about a data file.
+
+    A file that Arrow does not support is not damaged.
+    """
+    text = " ".join(str(error).split())[:300]
+    if isinstance(error, FileNotFoundError):
+        remedy = "see with fsck what else is missing"
+        return CorruptTableError("the data file is gone", file=file, remedy=remedy)
+    problem = f"the data file cannot be read ({text})"
+    if "encrypt" in text.lower():
+        remedy = "rewrite it with an engine that has its keys"
+        return UnsupportedFeatureError("the data file is encrypted", file=file, remedy=remedy)
+    # Columns that the table has dropped can be deeper than its schema.
+    if isinstance(error, pa.ArrowNotImplementedError) or "too deeply nested" in text:
+        remedy = "rewrite the file with the engine that wrote it"
+        return UnsupportedFeatureError(problem, file=file, remedy=remedy)
+    return CorruptTableError(problem, file=file)
+
+
+def require_microseconds(batch: pa.RecordBatch, finer: pa.RecordBatch) -> None:
+    """Raises `RefusedError` if timestamps lose precision as microseconds.
+
+    `finer` has some columns of the batch with timestamps in nanoseconds.
+    """
+    for name in finer.schema.names:
+        if not _same_instants(batch.column(name), finer.column(name)):
+            raise RefusedError(
+                f"the column {name} holds timestamps finer than microseconds, which tables do not",
+                remedy="rewrite the file with the engine that wrote it",
+            )
+
+
+def _same_instants(micros: pa.Array, nanos: pa.Array) -> bool:
+    kind = micros.type
+    if pa.types.is_timestamp(kind):
+        # Nanoseconds of distant years overflow in the same way on both sides.
+        valid = micros.is_valid().to_numpy(zero_copy_only=False)
+        left = micros.view(pa.int64()).fill_null(0).to_numpy() * np.int64(1000)
+        right = nanos.view(pa.int64()).fill_null(0).to_numpy()
+        return bool(np.array_equal(left[valid], right[valid]))
+    if pa.types.is_struct(kind):
+        return all(
+            _same_instants(micros.field(at), nanos.field(at)) for at in range(kind.num_fields)
+        )
+    if pa.types.is_map(kind):
+        return _same_instants(micros.keys, nanos.keys) and _same_instants(micros.items, nanos.items)
+    if pa.types.is_list(kind):
+        return _same_instants(micros.values, nanos.values)
+    return True
+
 
 BATCH_BYTES = 8 << 20
 """The likely maximum size of a batch in bytes; a single row may be larger."""

@@ -32,7 +32,7 @@ from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.table.data.input_errors import reading_error, require_column_ids
+from delta_maintenance.table.data.row_batches import reading_error, require_column_ids
 
 PARALLEL_READS = 16
 MOST_FOOTER = 256 << 20

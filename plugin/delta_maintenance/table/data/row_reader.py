@@ -20,7 +20,6 @@ from delta_maintenance.protocol.actions.file_columns import DELETION_VECTOR, STR
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
-from delta_maintenance.protocol.schema.type_widening import require_known_changes
 from delta_maintenance.protocol.schema.types import (
     ColumnMappingMode,
     StructField,
@@ -28,12 +27,13 @@ from delta_maintenance.protocol.schema.types import (
     column_mapping_mode,
     parse_schema,
     physical_name,
+    require_known_changes,
 )
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.deleted_rows import DeletedRows, kept_rows
-from delta_maintenance.table.data.input_errors import reading_error
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.row_batches import reading_error
 from delta_maintenance.table.read.snapshot import Snapshot
 
 FILES = pa.schema(

@@ -23,8 +23,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     concat,
     logical_file_keys,
 )
-from delta_maintenance.protocol.columns.arrays import integers
-from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.columns import Hashes, integers
 from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.protocol.delta_log.commit_facts import FACT_FIELDS, CommitFacts
 from delta_maintenance.protocol.delta_log.file_names import checksum_name

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     normalise,
 )
 from delta_maintenance.protocol.ndjson.parse import MapKeys
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_advance

@@ -21,11 +21,9 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
     logical_file_keys,
 )
-from delta_maintenance.protocol.columns.arrays import booleans
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, booleans, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
 from delta_maintenance.table.read.log_reader import TailBatch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -41,7 +39,7 @@ class ActiveFiles:
     """Live files."""
     tombstones: pa.Table
     add_hashes: Hashes | None = None
-    """The hashes of the keys of the adds, if they are known (`protocol/columns/key_hash`)."""
+    """The hashes of the keys of the adds, if they are known (`protocol/columns`)."""
     repeated: str | None = None
     """The path of a file for which one commit of the batch has two actions, which is invalid."""
 

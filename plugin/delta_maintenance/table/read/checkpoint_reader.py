@@ -22,15 +22,16 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import file_locations
-from delta_maintenance.protocol.delta_log.checkpoint_tags import (
-    exact_counts,
-    stated_actions,
-    stated_sums,
-)
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary, stated_summary
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import (
+    SidecarSummary,
+    exact_counts,
+    stated_actions,
+    stated_summary,
+    stated_sums,
+)
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
 from delta_maintenance.read_once import read_once

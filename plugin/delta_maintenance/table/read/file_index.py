@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, hash_texts
 from delta_maintenance.table.read.active_files import ActiveFiles, FileCounts
 
 _Counts = npt.NDArray[np.int64]

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ROW_COUNT
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
+from delta_maintenance.protocol.columns import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.protocol.delta_log.sidecar_summary import stated_summary
+from delta_maintenance.protocol.delta_log.sidecars import stated_summary
 from delta_maintenance.protocol.delta_log.version_checksum import FileSizeHistogram
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.ndjson.parse import MapKeys, parse_file_actions
-from delta_maintenance.protocol.statistics.row_counts import stated_row_counts
+from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.file_changes import MOST_TAIL_BYTES, FileChanges, RolledCommits

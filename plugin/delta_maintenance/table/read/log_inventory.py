@@ -18,7 +18,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
 )
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import active_files

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError, OversizedFileError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, logical_file_keys
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
     CommitText,
@@ -21,8 +21,8 @@ from delta_maintenance.protocol.ndjson.split import (
     parse_other_lines,
     require_no_single_actions,
     split,
+    split_pieces,
 )
-from delta_maintenance.protocol.ndjson.split_stream import split_pieces
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed

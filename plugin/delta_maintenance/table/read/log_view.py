@@ -23,7 +23,7 @@ from delta_maintenance.protocol.actions.model import (
     Protocol,
     Txn,
 )
-from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.columns import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name

@@ -21,9 +21,8 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations_to_find, written_locations
-from delta_maintenance.protocol.columns.key_hash import Hashes, hash_texts
-from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
-from delta_maintenance.protocol.delta_log.sidecar_summary import (
+from delta_maintenance.protocol.columns import Hashes, MembershipFilter, hash_texts
+from delta_maintenance.protocol.delta_log.sidecars import (
     LOCATION_BYTES,
     SidecarSummary,
     SummaryBuilder,

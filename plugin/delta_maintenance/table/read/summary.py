@@ -20,9 +20,9 @@ from typing import Self
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.delta_log.checkpoint_tags import exact_counts
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.sidecars import exact_counts
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
     VersionChecksum,

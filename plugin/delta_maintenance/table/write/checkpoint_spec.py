@@ -18,14 +18,10 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata
-from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.columns import Hashes
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
-from delta_maintenance.protocol.delta_log.sidecar_summary import (
-    ByteRange,
-    SidecarSummary,
-    SummaryBuilder,
-)
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import ByteRange, SidecarSummary, SummaryBuilder
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.types import (
     ColumnMappingMode,

@@ -29,7 +29,6 @@ from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     single_action_table,
     single_actions,
 )
-from delta_maintenance.protocol.delta_log.checkpoint_tags import checkpoint_tags, spark_schema
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
     classic_checkpoint_name,
@@ -40,7 +39,8 @@ from delta_maintenance.protocol.delta_log.last_checkpoint import (
     parse_hint,
     render_hint,
 )
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import checkpoint_tags, spark_schema
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint, stated_files

@@ -16,13 +16,13 @@ from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import CorruptTableError, RefusedError, VerificationError
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, RangeReplay, content_of
 from delta_maintenance.protocol.ndjson.line_buffers import (
+    PADDING,
     BufferedFiles,
     LogBuffer,
     TextLines,
     split_lines,
     split_plain_lines,
 )
-from delta_maintenance.protocol.ndjson.line_prefixes import PADDING
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_listed

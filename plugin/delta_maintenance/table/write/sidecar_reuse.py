@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.file_columns import PARSED_COLUMNS
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
-from delta_maintenance.protocol.delta_log.checkpoint_tags import (
+from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
+from delta_maintenance.protocol.delta_log.sidecars import (
     SparkSchema,
+    chosen_for_merge,
     merged_schemas,
     spark_schema,
     stated_schema,
     stated_sums,
 )
-from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
-from delta_maintenance.protocol.delta_log.sidecar_tiers import chosen_for_merge
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, FileActionBatch

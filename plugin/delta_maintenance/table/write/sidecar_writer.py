@@ -19,12 +19,12 @@ from delta_maintenance.clock import NewId
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.columns.key_hash import Hashes
+from delta_maintenance.protocol.columns import Hashes
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout, unexpired
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary, bare_name
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import SidecarSummary, bare_name
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.active_files import ActiveFiles, key_hashes

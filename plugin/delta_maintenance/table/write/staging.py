@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError, VerificationError
 from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.paths import written_locations
-from delta_maintenance.protocol.columns.key_hash import hash_texts
-from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
+from delta_maintenance.protocol.columns import MembershipFilter, hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import single_actions
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, parse_log_file_name
-from delta_maintenance.protocol.delta_log.sidecar_summary import SidecarSummary
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.sidecars import SidecarSummary
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.storage.core.base import FileStatus, Store

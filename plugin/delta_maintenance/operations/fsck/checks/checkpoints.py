@@ -27,10 +27,7 @@ from delta_maintenance.operations.fsck.inputs import HISTORY_FIELDS, LogHistory
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.actions.paths import written_locations
-from delta_maintenance.protocol.columns.arrays import booleans
-from delta_maintenance.protocol.columns.key_hash import hash_texts
-from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
-from delta_maintenance.protocol.delta_log.checkpoint_tags import exact_counts, stated_sums
+from delta_maintenance.protocol.columns import MembershipFilter, booleans, hash_texts
 from delta_maintenance.protocol.delta_log.file_history import (
     ABSENT,
     COMPARED_FIELDS,
@@ -42,12 +39,14 @@ from delta_maintenance.protocol.delta_log.file_history import (
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.delta_log.replay import StateReplay
-from delta_maintenance.protocol.delta_log.sidecar_summary import (
+from delta_maintenance.protocol.delta_log.sidecars import (
     LOCATION_BYTES,
     SidecarSummary,
+    exact_counts,
     stated_summary,
+    stated_sums,
 )
-from delta_maintenance.protocol.delta_log.tally import Tally
+from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import SingleActions

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from delta_maintenance.operations.fsck.findings import DOUBTFUL, Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles, LogHistory
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
-from delta_maintenance.protocol.columns.arrays import booleans, integers
+from delta_maintenance.protocol.columns import booleans, integers
 
 
 def check_doubled_files(

@@ -29,8 +29,8 @@ from delta_maintenance.protocol.delta_log.file_names import (
     commit_name,
     hadoop_checksum_name,
 )
-from delta_maintenance.protocol.delta_log.gaps import version_gaps
 from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.retention import version_gaps
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
     VersionChecksum,

@@ -18,8 +18,8 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE, STORED_RELATIVE
 from delta_maintenance.protocol.actions.paths import as_uris, locations_below
-from delta_maintenance.protocol.columns.arrays import booleans, integers
-from delta_maintenance.protocol.vacuum.protected_paths import deletion_vector_paths
+from delta_maintenance.protocol.columns import booleans, integers
+from delta_maintenance.protocol.vacuum import deletion_vector_paths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import ARCHIVES, TREE, EntryKind
 from delta_maintenance.table.data.locations import find_other_spellings, reached_by_the_store

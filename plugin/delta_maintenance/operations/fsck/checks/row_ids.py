@@ -26,15 +26,16 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.paths import as_uris
-from delta_maintenance.protocol.columns.arrays import integers
+from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
-from delta_maintenance.protocol.row_tracking.used_ids import (
+from delta_maintenance.protocol.row_tracking.row_ids import (
     IdParts,
     IdRanges,
     Numbers,
+    RowTrackingState,
     UsedRowIds,
     parts_of,
+    row_tracking_state,
     smallest,
 )
 from delta_maintenance.protocol.schema.types import StructType

@@ -22,7 +22,7 @@ from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.columns.arrays import booleans, integers
+from delta_maintenance.protocol.columns import booleans, integers
 from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.features.registry import (
     find_feature,
@@ -31,9 +31,13 @@ from delta_maintenance.protocol.features.registry import (
     supports,
     with_requirements,
 )
-from delta_maintenance.protocol.row_tracking import domain as row_tracking
-from delta_maintenance.protocol.row_tracking.domain import RowTrackingState, row_tracking_state
-from delta_maintenance.protocol.row_tracking.used_ids import Numbers, overlapping
+from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
+from delta_maintenance.protocol.row_tracking.row_ids import (
+    Numbers,
+    RowTrackingState,
+    overlapping,
+    row_tracking_state,
+)
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.protocol.schema.contradictions import contradictions

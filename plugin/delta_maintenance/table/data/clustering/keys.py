@@ -9,10 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.clustering.bounds import Path as ColumnPath
-from delta_maintenance.protocol.clustering.curve import Curve, Ranks, bits_for, curve_keys
-from delta_maintenance.protocol.clustering.depth import Boxes
-from delta_maintenance.protocol.clustering.ranks import ColumnRanks
+from delta_maintenance.protocol.layout.ranks import (
+    Boxes,
+    ColumnRanks,
+    Curve,
+    Ranks,
+    bits_for,
+    curve_keys,
+)
+from delta_maintenance.protocol.layout.ranks import Path as ColumnPath
 
 SORT_BYTES = 128 << 20
 """The size in memory of the rows that are sorted at once."""

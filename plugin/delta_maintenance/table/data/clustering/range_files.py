@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from delta_maintenance.protocol.clustering.curve import Ranks
+from delta_maintenance.protocol.layout.ranks import Ranks
 from delta_maintenance.scratch import scratch_writes
 
 KEY = "\0key"

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.clustering.bounds import Path as ColumnPath
-from delta_maintenance.protocol.clustering.curve import Ranks
-from delta_maintenance.protocol.clustering.ranks import ColumnRanks
+from delta_maintenance.protocol.layout.ranks import ColumnRanks, Ranks
+from delta_maintenance.protocol.layout.ranks import Path as ColumnPath
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, SourceBoxes
 from delta_maintenance.table.data.clustering.range_files import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.vacuum.visibility import (
+from delta_maintenance.protocol.vacuum import (
     Reason,
     VisibilityRules,
     checksums_of,

@@ -1,17 +1,182 @@
-"""Finds row IDs that belong to more than one row.
+"""Row IDs: the state of row tracking in the log, new IDs for files, and IDs of more than one row.
 
-Implements "Row Tracking": stable row IDs are unique within a version. Row IDs are kept as ranges of
+Implements "Row Tracking" and "Writer Requirements for Row Tracking", including the drafts of 2023,
+which stored the high-water mark in an action of its own. Used row IDs are kept as ranges of
 consecutive numbers. Files that were written at once have one range, and rewritten files have a few.
 A file with many ranges is handled in parts, so that no array grows with the rows of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.protocol.actions.model import Json, Protocol
+from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.statistics.stats import num_records
+
+FEATURE = "rowTracking"
+DOMAIN = "delta.rowTracking"
+ENABLED_PROPERTY = "delta.enableRowTracking"
+SUSPENDED_PROPERTY = "delta.rowTrackingSuspended"
+
+NO_ROW_ID = -1
+"""The high-water mark of a table that never assigned a row ID; the first one is 0."""
+
+
+class RowTrackingState(Enum):
+    """What row tracking requires of writers of a table."""
+
+    UNSUPPORTED = "unsupported"
+    """The protocol does not list the feature, and the properties have no effect."""
+    SUPPORTED = "supported"
+    """New files get row IDs; rewritten rows may get new ones."""
+    ENABLED = "enabled"
+    """New files get row IDs; rewritten rows keep theirs."""
+    SUSPENDED = "suspended"
+    """New files get no row IDs."""
+    CONTRADICTORY = "contradictory"
+    """Both enabled and suspended, which is invalid; every write is refused."""
+
+
+def row_tracking_state(protocol: Protocol, configuration: Mapping[str, str]) -> RowTrackingState:
+    """The state according to the protocol and the table properties.
+
+    Raises `CorruptTableError` if one of the two properties is neither true nor false.
+    """
+    if not supports(protocol, FEATURE):
+        return RowTrackingState.UNSUPPORTED
+    enabled = _is_set(configuration, ENABLED_PROPERTY)
+    suspended = _is_set(configuration, SUSPENDED_PROPERTY)
+    if enabled and suspended:
+        return RowTrackingState.CONTRADICTORY
+    if suspended:
+        return RowTrackingState.SUSPENDED
+    return RowTrackingState.ENABLED if enabled else RowTrackingState.SUPPORTED
+
+
+def high_water_mark(domain_configuration: str | None) -> int:
+    """The mark in the configuration of the domain `delta.rowTracking`.
+
+    None stands for a table without the domain and returns `NO_ROW_ID`. Raises `CorruptTableError`
+    if the text contains no mark, because starting at 0 would assign row IDs twice.
+    """
+    if domain_configuration is None:
+        return NO_ROW_ID
+    try:
+        value = json.loads(domain_configuration)
+    except (ValueError, RecursionError):
+        value = None
+    # The key is `highWaterMark` in the protocol of early 2024.
+    mark = _mark(value, "rowIdHighWaterMark", "highWaterMark") if isinstance(value, dict) else None
+    if mark is None:
+        raise CorruptTableError(f"the domain {DOMAIN} contains no high-water mark of row IDs")
+    return mark
+
+
+def draft_high_water_mark(action: Json) -> int | None:
+    """The mark in a `rowIdHighWaterMark` action of the drafts of 2023.
+
+    The first draft has `highWaterMark` and `preservedRowIds`, the second one only `highWaterMark`;
+    early Databricks checkpoints have `value`. None if all fields are null, as in checkpoint columns
+    without such an action.
+    """
+    return _mark(action, "highWaterMark", "value")
+
+
+def render_domain_configuration(mark: int) -> str:
+    """The configuration of the domain `delta.rowTracking`, with the key of the protocol."""
+    return json.dumps({"rowIdHighWaterMark": mark}, separators=(",", ":"))
+
+
+def highest_assigned_row_id(
+    base_row_id: pa.Array | pa.ChunkedArray, num_records: pa.Array | pa.ChunkedArray
+) -> int:
+    """The highest default row ID of these files, `NO_ROW_ID` if none has a base row ID.
+
+    Both arguments are int64 and have one element per file; `num_records` counts physical rows,
+    including deleted ones. A file without a row count counts as one row, so the result is then a
+    lower bound. Raises `CorruptTableError` if an ID exceeds 64 bits.
+    """
+    last_row = pc.subtract(pc.fill_null(num_records, 1), 1)
+    try:
+        highest = pc.max(pc.add_checked(base_row_id, last_row)).as_py()
+    except pa.ArrowInvalid:
+        raise CorruptTableError("a row ID of a file exceeds 64 bits") from None
+    return NO_ROW_ID if highest is None else int(highest)
+
+
+def _mark(value: Json, *keys: str) -> int | None:
+    found = next((value[key] for key in keys if value.get(key) is not None), None)
+    if found is None:
+        return None
+    # Domains with a map as configuration store every value as text.
+    if isinstance(found, str) and re.fullmatch(r"-?[0-9]{1,19}", found):
+        found = int(found)
+    if not _is_mark(found):
+        raise CorruptTableError(f"the high-water mark of row IDs is not a row ID: {found!r}")
+    return int(found)
+
+
+def _is_mark(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and NO_ROW_ID <= value < 2**63
+
+
+def _is_set(configuration: Mapping[str, str], name: str) -> bool:
+    text = configuration.get(name, "false")
+    if text.lower() not in ("true", "false"):
+        raise CorruptTableError(f"the property {name} is neither true nor false: {text!r}")
+    return text.lower() == "true"
+
+
+_MAX_ROW_ID = 2**63 - 1
+
+
+def assign_row_ids(adds: pa.Table, *, high_water_mark: int, version: int) -> tuple[pa.Table, int]:
+    """The adds with base row IDs and row commit versions, and the new high-water mark.
+
+    A file with a base row ID was committed before and keeps it. Other files get ranges above the
+    mark, one ID for each physical row, including deleted rows. Raises `RefusedError` if the
+    statistics of such a file do not contain its number of rows, or if the IDs exceed 64 bits.
+    """
+    fresh = pc.is_null(adds["baseRowId"]).to_numpy()
+    ids, mark = adds["baseRowId"], high_water_mark
+    if fresh.any():
+        new = adds.filter(pa.array(fresh))
+        counts = num_records(new["stats"])
+        if counts.null_count:
+            path = new["path"].filter(pc.is_null(counts))[0].as_py()
+            raise RefusedError(
+                "the statistics of a file without row IDs do not contain its number of rows",
+                file=path,
+                remedy="take numRecords from the footer of the data file",
+            )
+        rows = counts.to_numpy()
+        if mark + sum(rows.tolist()) > _MAX_ROW_ID:
+            raise RefusedError(
+                "the new row IDs would exceed 64 bits",
+                remedy="check the high-water mark of the table with fsck",
+            )
+        ends = mark + np.cumsum(rows)
+        filled = ids.to_numpy() if not ids.null_count else pc.fill_null(ids, 0).to_numpy()
+        filled = filled.copy()
+        filled[fresh] = ends - rows + 1
+        ids, mark = pa.chunked_array([pa.array(filled, pa.int64())]), int(ends[-1])
+    versions = pc.fill_null(adds["defaultRowCommitVersion"], version)
+    for name, column in (("baseRowId", ids), ("defaultRowCommitVersion", versions)):
+        adds = adds.set_column(adds.column_names.index(name), name, column)
+    return adds, mark
+
 
 Numbers = npt.NDArray[np.int64]
 _NONE = np.zeros(0, np.int64)

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.clustering import depth
-from delta_maintenance.protocol.clustering.depth import Boxes, Depth, depth_of, is_better
+from delta_maintenance.protocol.layout import ranks
+from delta_maintenance.protocol.layout.ranks import Boxes, Depth, depth_of, is_better
 
 PAIR = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
@@ -29,12 +29,12 @@ def test_depth_equals_that_of_a_slow_reference(
     every = max(1, len(points))
     expected = Depth(files=len(hits) / every, rows=sum(hits) / every)
     found = np.array(points, np.uint64).reshape(-1, 2)
-    cells = depth._CELLS
+    cells = ranks._CELLS
     try:
-        depth._CELLS = 7
+        ranks._CELLS = 7
         assert depth_of(Boxes(low=low, high=high, rows=rows), found) == expected
     finally:
-        depth._CELLS = cells
+        ranks._CELLS = cells
 
 
 def test_files_are_better_clustered_if_readers_open_fewer_or_smaller_files() -> None:

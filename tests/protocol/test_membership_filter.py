@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.columns.key_hash import Hashes
-from delta_maintenance.protocol.columns.membership_filter import MembershipFilter
+from delta_maintenance.protocol.columns import Hashes, MembershipFilter
 
 HASH = st.integers(0, 2**64 - 1)
 NEIGHBOURS = st.tuples(HASH, st.integers(-3, 3)).map(lambda pair: (pair[0] + pair[1]) % 2**64)

@@ -1,1 +1,0 @@
-"""The order of clustered rows: ranks of values, curves over ranks, overlap of files, and tags."""

@@ -1,1 +1,0 @@
-"""Arrow arrays: conversions and hashing that the protocol modules share."""

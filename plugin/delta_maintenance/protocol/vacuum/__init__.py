@@ -1,1 +1,0 @@
-"""Rules of vacuum: visible files, protected files and reasons for deletion."""
