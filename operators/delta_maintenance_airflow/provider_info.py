@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from delta_maintenance.store_options import OPTIONS, Exposure
 from delta_maintenance_airflow import URL_PREFIX, __version__
 
 _INTEGRATION = "Delta Lake"
@@ -128,6 +129,7 @@ def _configuration() -> dict[str, Any]:
 
 def _connection_type() -> dict[str, Any]:
     # Declared here, so that the form is shown without importing the hook.
+    secret = {row.form_field for row in OPTIONS if row.exposure is Exposure.SECRET}
     return {
         "connection-type": "delta",
         "hook-class-name": f"{_PACKAGE}.hooks.delta.DeltaHook",
@@ -165,25 +167,31 @@ def _connection_type() -> dict[str, Any]:
                 "description": "For public data.",
                 "schema": {"type": ["boolean", "null"]},
             },
-            "endpoint_url": _text("Endpoint URL", "Only for stores other than the provider's own."),
-            "region": _text("S3 region", "If the environment of the worker does not set it."),
-            "session_token": _secret("S3 session token", "Of temporary credentials."),
-            "google_key_file": _text(
-                "Google key file", "The path of a file with credentials, on every worker."
-            ),
-            "google_key": _secret("Google key", "The contents of such a file, JSON."),
-            "azure_account_name": _text(
-                "Azure account", "Only if the address does not name it: az://CONTAINER/PATH."
-            ),
-            "azure_account_key": _secret("Azure account key", "Or one of the following."),
-            "azure_sas_token": _secret("Azure SAS token", "With the right to list and read."),
-            "azure_tenant_id": _text("Azure tenant", "Of a service principal."),
-            "azure_client_id": _text("Azure client", "Of a service principal."),
-            "azure_client_secret": _secret("Azure client secret", "Of a service principal."),
+            **{
+                name: (_secret if name in secret else _text)(label, description)
+                for name, (label, description) in _STORE_FIELDS.items()
+            },
         },
     }
 
 
+_STORE_FIELDS = {
+    "endpoint_url": ("Endpoint URL", "Only for stores other than the provider's own."),
+    "region": ("S3 region", "If the environment of the worker does not set it."),
+    "session_token": ("S3 session token", "Of temporary credentials."),
+    "google_key_file": ("Google key file", "The path of a file with credentials, on every worker."),
+    "google_key": ("Google key", "The contents of such a file, JSON."),
+    "azure_account_name": (
+        "Azure account",
+        "Only if the address does not name it: az://CONTAINER/PATH.",
+    ),
+    "azure_account_key": ("Azure account key", "Or one of the following."),
+    "azure_sas_token": ("Azure SAS token", "With the right to list and read."),
+    "azure_tenant_id": ("Azure tenant", "Of a service principal."),
+    "azure_client_id": ("Azure client", "Of a service principal."),
+    "azure_client_secret": ("Azure client secret", "Of a service principal."),
+}
+"""The label and the description of the fields whose values are options of a store."""
 _CATALOGS = (
     ("delta_unity_catalog", "UnityCatalogHook", "Delta Lake, Unity Catalog", ()),
     ("delta_glue", "GlueHook", "Delta Lake, AWS Glue", ("region",)),

@@ -14,82 +14,27 @@ from urllib.parse import parse_qsl, urlsplit
 
 from delta_maintenance.address import Address, StoreKind, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.store_options import Exposure, spellings_by_form_field, spellings_exposed
 from delta_maintenance_airflow.hooks.catalog_options import KINDS, catalog_options
 
 NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
 """Fields of the form that are not storage options."""
 
 _WITHOUT_OPTIONS = (StoreKind.LOCAL, StoreKind.MEMORY)
-_FIELDS: Mapping[str, Mapping[str, str]] = {
-    "login": {"s3": "AWS_ACCESS_KEY_ID", "hdfs": "user", "other": "username"},
-    "password": {"s3": "AWS_SECRET_ACCESS_KEY", "other": "password"},
-    "session_token": {"s3": "AWS_SESSION_TOKEN"},
-    "region": {"s3": "region"},
-    "endpoint_url": {"s3": "endpoint_url", "gcs": "endpoint_url", "azure": "endpoint"},
-    "anonymous": {
-        "s3": "AWS_SKIP_SIGNATURE",
-        "gcs": "GOOGLE_SKIP_SIGNATURE",
-        "azure": "AZURE_SKIP_SIGNATURE",
-    },
-    "google_key_file": {"gcs": "GOOGLE_APPLICATION_CREDENTIALS"},
-    "google_key": {"gcs": "GOOGLE_SERVICE_ACCOUNT_KEY"},
-    "azure_account_name": {"azure": "AZURE_STORAGE_ACCOUNT_NAME"},
-    "azure_account_key": {"azure": "AZURE_STORAGE_ACCOUNT_KEY"},
-    "azure_sas_token": {"azure": "AZURE_STORAGE_SAS_TOKEN"},
-    "azure_tenant_id": {"azure": "AZURE_TENANT_ID"},
-    "azure_client_id": {"azure": "AZURE_CLIENT_ID"},
-    "azure_client_secret": {"azure": "AZURE_CLIENT_SECRET"},
-}
-"""The storage option of each form field, by store. Any other extra is an option with the
-same name.
+_FIELDS = spellings_by_form_field()
+"""The storage option of each form field, by store. Any other extra is an option with the same
+name.
 """
 
-_HARMLESS = frozenset(
-    {
-        "endpoint_url",
-        "region",
-        "anon",
-        "aws_endpoint_url",
-        "aws_region",
-        "aws_default_region",
-        "aws_skip_signature",
-        "aws_allow_http",
-        "google_skip_signature",
-        "account_name",
-        "endpoint",
-        "azure_storage_account_name",
-        "azure_storage_endpoint",
-        "azure_skip_signature",
-        "user",
-        "hadoop_user_name",
-        "proxy_user",
-        "proxy_to",
-        "hadoop_proxy_user",
-        "kerberos",
-        "name_nodes",
-    }
-)
-_UNMASKED = _HARMLESS | {
-    "profile",
-    "aws_profile",
-    "aws_access_key_id",
-    "key",
-    "google_application_credentials",
-    "google_service_account",
-    "google_service_account_path",
-    "tenant_id",
-    "client_id",
-    "azure_tenant_id",
-    "azure_client_id",
-    "username",
-}
+_HARMLESS = spellings_exposed(Exposure.PUBLIC)
+_UNMASKED = spellings_exposed(Exposure.PUBLIC, Exposure.IDENTITY)
 """Options that are not secret: masking their values would make logs unreadable."""
 
 
-def store_of(address: str) -> str | None:
+def store_of(address: str) -> StoreKind | None:
     """Returns the kind of store, such as `s3`; None for local tables."""
     kind = Address.parse(address).kind
-    return None if kind in _WITHOUT_OPTIONS else kind.value
+    return None if kind in _WITHOUT_OPTIONS else kind
 
 
 def extra_of(connection: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from delta_maintenance.address import CATALOG_TABLE, Address, StoreKind, is_catalog_option
+from delta_maintenance.store_options import options_spelled
 
 if TYPE_CHECKING:
     from delta_maintenance.catalogs.reference import CatalogReference
@@ -112,9 +113,11 @@ def _of_store(
 
 def options_over(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
     """Merges storage options; `upper` takes precedence, also under another name of an option."""
-    given = {meaning for name in upper for meaning in _meanings(name)}
-    kept = {name: value for name, value in lower.items() if not given & _meanings(name)}
-    return {**kept, **upper}
+    replaced = {option for name in upper for option in options_spelled(name)}
+    remaining = {
+        name: value for name, value in lower.items() if replaced.isdisjoint(options_spelled(name))
+    }
+    return {**remaining, **upper}
 
 
 def options_for(uri: str | Address, options: Mapping[str, str]) -> dict[str, str]:
@@ -130,30 +133,10 @@ def unknown_options(uri: str | Address, names: Iterable[str]) -> list[str]:
     address = uri if isinstance(uri, Address) else Address.parse(uri)
     if address.kind is StoreKind.OTHER:
         return []
-    return [name for name in names if not _meanings(name) and not is_catalog_option(name)]
+    return [name for name in names if not options_spelled(name) and not is_catalog_option(name)]
 
 
 def _of_other_stores(uri: str | Address, name: str) -> bool:
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    stores = {store for store, _ in _meanings(name)}
+    stores = {option.store for option in options_spelled(name)}
     return bool(stores) and address.kind is not StoreKind.OTHER and address.kind not in stores
-
-
-def _meanings(name: str) -> set[tuple[str, str]]:
-    """Returns the meanings of an option name, with their stores."""
-    from delta_maintenance.storage.azure import options as azure_options
-    from delta_maintenance.storage.gcs import client as gcs_options
-    from delta_maintenance.storage.hdfs import options as hdfs_options
-    from delta_maintenance.storage.s3 import client as s3_options
-
-    stores = {
-        "s3": s3_options.NAMES,
-        "gcs": gcs_options.NAMES,
-        "azure": azure_options.NAMES,
-        "hdfs": hdfs_options.NAMES,
-    }
-    return {
-        (store, meaning)
-        for store, names in stores.items()
-        if (meaning := names.get(name) or names.get(name.upper())) is not None
-    }

@@ -12,6 +12,7 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.option_values import check_endpoint, flag, named_values
 from delta_maintenance.storage.core.paths import check_directory
+from delta_maintenance.store_options import names_of, variables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ class AzureOptions:
         two names of one option with different values, and a missing account. Messages never contain
         values, because they may be secrets.
         """
-        values = _expanded(named_values(given, NAMES, store="Azure"))
+        values = _expanded(named_values(given, names_of(StoreKind.AZURE), store="Azure"))
         anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
         around = _surroundings(environment or {})
         account = values.get("account") or address.account or around.get("account")
@@ -178,9 +179,10 @@ def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the values of the environment, with credentials of one kind only."""
     values = _expanded(
         {
-            meaning: environment[name]
-            for name, meaning in NAMES.items()
-            if name in _ENVIRONMENT and environment.get(name)
+            name: environment[variable]
+            for name, variable in variables_of(StoreKind.AZURE).items()
+            # All other variables are read by azure-identity itself.
+            if variable.startswith("AZURE_STORAGE_") and environment.get(variable)
         }
     )
     kinds = [name for name in _ALONE if name in values]
@@ -216,49 +218,13 @@ def _check_credentials(secret: Mapping[str, str], *, anonymous: bool) -> None:
         )
 
 
-NAMES = {
-    "account_name": "account",
-    "account_key": "account_key",
-    "sas_token": "sas_token",
-    "bearer_token": "bearer_token",
-    "connection_string": "connection_string",
-    "tenant_id": "tenant_id",
-    "client_id": "client_id",
-    "client_secret": "client_secret",
-    "endpoint": "endpoint",
-    "anon": "anonymous",
-    "AZURE_STORAGE_ACCOUNT_NAME": "account",
-    "AZURE_STORAGE_ACCOUNT_KEY": "account_key",
-    "AZURE_STORAGE_ACCESS_KEY": "account_key",
-    "AZURE_STORAGE_SAS_TOKEN": "sas_token",
-    "AZURE_STORAGE_TOKEN": "bearer_token",
-    "AZURE_STORAGE_CONNECTION_STRING": "connection_string",
-    "AZURE_STORAGE_ENDPOINT": "endpoint",
-    "AZURE_TENANT_ID": "tenant_id",
-    "AZURE_CLIENT_ID": "client_id",
-    "AZURE_CLIENT_SECRET": "client_secret",
-    "AZURE_SKIP_SIGNATURE": "anonymous",
-}
-# All other variables are read by azure-identity itself.
-_ENVIRONMENT = frozenset(
-    (
-        "AZURE_STORAGE_ACCOUNT_NAME",
-        "AZURE_STORAGE_ACCOUNT_KEY",
-        "AZURE_STORAGE_SAS_TOKEN",
-        "AZURE_STORAGE_TOKEN",
-        "AZURE_STORAGE_CONNECTION_STRING",
-        "AZURE_STORAGE_ENDPOINT",
-    )
-)
 _ALONE = ("account_key", "sas_token", "bearer_token")
 _PRINCIPAL = {
-    "tenant_id": "AZURE_TENANT_ID",
-    "client_id": "AZURE_CLIENT_ID",
-    "client_secret": "AZURE_CLIENT_SECRET",
+    name: variable
+    for name, variable in variables_of(StoreKind.AZURE).items()
+    if name in ("tenant_id", "client_id", "client_secret")
 }
-_CREDENTIALS = frozenset(
-    ("account_key", "sas_token", "bearer_token", "tenant_id", "client_id", "client_secret")
-)
+_CREDENTIALS = frozenset((*_ALONE, *_PRINCIPAL))
 _CONNECTION = {
     "AccountName": "account",
     "AccountKey": "account_key",

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
+from delta_maintenance.address import StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
@@ -22,6 +23,7 @@ from delta_maintenance.storage.core.option_values import (
     require_package,
 )
 from delta_maintenance.storage.core.vended import VendedOptions
+from delta_maintenance.store_options import names_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class GCSOptions:
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
         with different values. Messages never contain values, because they may be secrets.
         """
-        values = named_values(given, NAMES, store="GCS")
+        values = named_values(given, names_of(StoreKind.GCS), store="GCS")
         anonymous = flag(values.pop("anonymous", None), "GOOGLE_SKIP_SIGNATURE")
         token = values.pop("token", None)
         if token == "anon":
@@ -103,16 +105,6 @@ class GCSOptions:
 
 _KEY = "GOOGLE_SERVICE_ACCOUNT_KEY"
 _ACCESS_TOKEN = "GOOGLE_OAUTH_ACCESS_TOKEN"
-NAMES = {
-    "token": "token",
-    "endpoint_url": "endpoint_url",
-    "GOOGLE_APPLICATION_CREDENTIALS": "key_file",
-    "GOOGLE_SERVICE_ACCOUNT": "key_file",
-    "GOOGLE_SERVICE_ACCOUNT_PATH": "key_file",
-    _KEY: "key",
-    _ACCESS_TOKEN: "access_token",
-    "GOOGLE_SKIP_SIGNATURE": "anonymous",
-}
 
 
 class GCSFailure(RequestFailure):

@@ -11,6 +11,7 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.storage.core.option_values import flag, named_values
 from delta_maintenance.storage.core.paths import check_directory
+from delta_maintenance.store_options import names_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,9 @@ _OF_THE_ENVIRONMENT = frozenset(
 )
 _OF_A_PRINCIPAL = frozenset(("kerberos_keytab", "kerberos_cache"))
 _NATIVE_NAMES = {
-    name: name for name in ("config_dir", "kerberos_principal", "kerberos_keytab", "kerberos_cache")
+    spelling: name
+    for spelling, name in names_of(StoreKind.HDFS).items()
+    if name in NativeOptions.__dataclass_fields__
 }
 
 
@@ -171,17 +174,10 @@ _USER = "HADOOP_USER_NAME"
 _PROXY = "HADOOP_PROXY_USER"
 _TOKEN = "HADOOP_DELEGATION_TOKEN"
 _WEBHDFS_NAMES = {
-    "user": "user",
-    _USER: "user",
-    "proxy_user": "proxy_user",
-    "proxy_to": "proxy_user",
-    _PROXY: "proxy_user",
-    "kerberos": "kerberos",
-    "name_nodes": "name_nodes",
-    "token": "token",
-    _TOKEN: "token",
+    spelling: name
+    for spelling, name in names_of(StoreKind.HDFS).items()
+    if spelling not in _NATIVE_NAMES
 }
-NAMES = _NATIVE_NAMES | _WEBHDFS_NAMES
 
 
 def parse_options(

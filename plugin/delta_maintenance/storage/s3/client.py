@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from delta_maintenance.address import StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.rest.usage import Meter, Usage, class_of_s3
@@ -22,6 +23,7 @@ from delta_maintenance.storage.core.option_values import (
     redacted,
 )
 from delta_maintenance.storage.core.vended import VendedOptions
+from delta_maintenance.store_options import names_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,7 @@ class S3Options:
         `InvalidRequestError` for an unknown name, a malformed value, and two names of one option
         with different values. Messages never contain values, because they may be secrets.
         """
-        values = named_values(given, NAMES, store="S3")
+        values = named_values(given, names_of(StoreKind.S3), store="S3")
         allow_http = flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
         anonymous = flag(values.pop("anonymous", None), "AWS_SKIP_SIGNATURE")
         if "endpoint_url" in values:
@@ -91,26 +93,6 @@ class S3Options:
     def redacted(self, text: str) -> str:
         """Returns the text without any of the secrets."""
         return redacted(text, (self.secret_access_key, self.session_token, self.access_key_id))
-
-
-NAMES = {
-    "key": "access_key_id",
-    "secret": "secret_access_key",
-    "token": "session_token",
-    "endpoint_url": "endpoint_url",
-    "region": "region",
-    "profile": "profile",
-    "anon": "anonymous",
-    "AWS_ACCESS_KEY_ID": "access_key_id",
-    "AWS_SECRET_ACCESS_KEY": "secret_access_key",
-    "AWS_SESSION_TOKEN": "session_token",
-    "AWS_ENDPOINT_URL": "endpoint_url",
-    "AWS_REGION": "region",
-    "AWS_DEFAULT_REGION": "region",
-    "AWS_PROFILE": "profile",
-    "AWS_SKIP_SIGNATURE": "anonymous",
-    "AWS_ALLOW_HTTP": "allow_http",
-}
 
 
 Reply = dict[str, Any]
