@@ -30,7 +30,7 @@ def checkpoint_counted(kind: str, table: str, ledger: str) -> dict[str, object]:
     from contextlib import ExitStack
 
     from delta_maintenance import clock, open_table
-    from delta_maintenance.ledger.outcomes import outcome_of_document
+    from delta_maintenance.ledger.one_operation import outcome_of_document
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
     from delta_maintenance.ledger.table import LedgerTable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +53,8 @@ def record_run(
     state: Store | None,
     link: str,
     approved_by: Mapping[str, str],
-) -> Iterator[str]:
-    """Adds the rows of a run; yields warnings. Without a `state` folder, rows that cannot be added
+) -> list[str]:
+    """Adds the rows of a run; returns warnings. Without a `state` folder, rows that cannot be added
     are lost. `approved_by` has people or runs by operation.
     """
     # Loads pyarrow, which loading definitions must not require.
@@ -68,4 +68,4 @@ def record_run(
 
     origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link, approved_by=approved_by)
     recorder = Recorder(open_ledger=opened, state=state, address=rule.uri)
-    yield from recorder.record(result, origin)
+    return recorder.record(result, origin)

@@ -8,6 +8,7 @@ whether to try again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import ClassVar
 
 from delta_maintenance.redaction import redact, redact_address
@@ -274,3 +275,16 @@ def failure_of(error: Exception, *, where: str) -> DeltaMaintenanceError:
     found = UnexpectedError(problem, remedy=f"{more}see the log for the details")
     _logger.error("%s: %s", where, found.problem, exc_info=error)
     return found
+
+
+def closest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | None:
+    """Returns the known name that is most like a given one, whatever their case.
+
+    None if no ratio of equal characters reaches `likeness`.
+    """
+    # Loaded here, because most names are right.
+    from difflib import get_close_matches
+
+    by_case = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), by_case, n=1, cutoff=likeness)
+    return by_case[found[0]] if found else None

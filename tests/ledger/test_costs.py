@@ -16,10 +16,8 @@ import yaml
 
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.ledger.columns import COLUMNS
-from delta_maintenance.ledger.costs import PRICED, costs_of
-from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.summary import sums
+from delta_maintenance.ledger.rows import COLUMNS, SCHEMA
+from delta_maintenance.ledger.summary import PRICED, costs_of, sums
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.policies.definition.prices import Prices

@@ -47,7 +47,7 @@ def record_some(folder: Path, process: int) -> None:
             ended_at=NOW,
             outcomes=(outcome, outcome),
         )
-        problems = [*recorder.record(result, Origin(done_by="cli", run_id=run))]
+        problems = recorder.record(result, Origin(done_by="cli", run_id=run))
         with journal.open("a") as file:
             file.write(f"{run} {'kept' if problems else 'told'}\n")
 
@@ -79,7 +79,7 @@ def test_every_run_is_in_the_ledger_exactly_once(tmp_path: Path) -> None:
     last = RunResult(
         name="t", uri="/t", status="failed", started_at=NOW, ended_at=NOW, problem="gone"
     )
-    assert [*recorder.record(last, Origin(done_by="cli", run_id="last"))] == []
+    assert recorder.record(last, Origin(done_by="cli", run_id="last")) == []
     assert not [*(tmp_path / "state/ledger").glob("*.json")]
     found = ledger.read(["row_id"])["row_id"].to_pylist()
     journals = [

@@ -184,10 +184,10 @@ def test_it_is_recorded_only_if_it_was_not_idle(tmp_path: Path) -> None:
     assert [(each.operation, each.status) for each in result.outcomes] == [
         ("vacuum", "nothing-to-do")
     ]
-    assert [*recorder.record(result, Origin(done_by="cli", run_id="own"))] == []
+    assert recorder.record(result, Origin(done_by="cli", run_id="own")) == []
     assert recorder.open_ledger().version() == 1
     done = replace(result, outcomes=(replace(result.outcomes[0], status="done"),))
-    assert [*recorder.record(done, Origin(done_by="cli", run_id="own"))] == []
+    assert recorder.record(done, Origin(done_by="cli", run_id="own")) == []
     assert recorder.open_ledger().version() == 2
 
 

@@ -68,9 +68,9 @@ def test_a_run_has_a_row_for_each_operation_and_none_if_nothing_ran(
 ) -> None:
     recorder = Recorder(open_ledger=lambda: ledger, state=state_in(tmp_path))
     ran = result(outcome(), outcome("vacuum", status="failed", reason="it\nfailed"))
-    assert [*recorder.record(ran, origin("a"))] == []
-    assert [*recorder.record(result(), origin("b"))] == []
-    assert [*recorder.record(result(problem="gone"), origin("c"))] == []
+    assert recorder.record(ran, origin("a")) == []
+    assert recorder.record(result(), origin("b")) == []
+    assert recorder.record(result(problem="gone"), origin("c")) == []
     rows = ledger.read(["row_id", "operation", "outcome", "error", "seconds", "month"]).to_pylist()
     assert sorted(rows, key=lambda row: row["row_id"]) == [
         {
@@ -132,7 +132,7 @@ def test_a_ledger_that_is_down_costs_a_warning_and_is_caught_up(
     (told,) = Recorder(open_ledger=down, state=None).record(result(outcome()), origin("x"))
     assert "its rows are lost" in told
     recorder = Recorder(open_ledger=lambda: ledger, state=state)
-    assert [*recorder.record(result(outcome()), origin("c"))] == []
+    assert recorder.record(result(outcome()), origin("c")) == []
     assert recorded(ledger) == ["a-0", "b-0", "c-0"]
     assert not [*(tmp_path / "state/ledger").iterdir()]
 
@@ -154,7 +154,7 @@ def test_a_ledger_whose_store_does_not_answer_is_waited_for_once(
         if other_process:
             recording._failed_at.clear()
         recorder = Recorder(open_ledger=opens, state=into, address="memory://ledger")
-        return [*recorder.record(result(outcome()), origin(run))]
+        return recorder.record(result(outcome()), origin(run))
 
     warnings = [record(run, down) for run in "abc"]
     assert len(asked) == 1
@@ -210,7 +210,7 @@ def test_rows_that_cannot_be_appended_hold_up_no_others(
         patch.setattr(LedgerTable, "version", _fail)
         for run in ("a", "b", "c"):
             recorder = Recorder(open_ledger=lambda: ledger, state=state)
-            assert len([*recorder.record(result(outcome()), origin(run))]) == 1
+            assert len(recorder.record(result(outcome()), origin(run))) == 1
     append = LedgerTable.append
 
     def refuse_one(self: LedgerTable, delivery: Delivery) -> bool:
@@ -257,7 +257,7 @@ def test_damaged_rows_are_named_and_the_others_delivered(
 
 def _record(ledger: Store, state: Store, run: str) -> list[str]:
     recorder = Recorder(open_ledger=lambda: LedgerTable(ledger), state=state)
-    return [*recorder.record(result(outcome()), origin(run))]
+    return recorder.record(result(outcome()), origin(run))
 
 
 @pytest.mark.parametrize("broken", ["ledger", "state"])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.ledger.columns import COLUMNS
+from delta_maintenance.ledger.rows import COLUMNS
 from delta_maintenance.ledger.summary import sums
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.operations import fsck

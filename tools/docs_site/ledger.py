@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delta_maintenance.ledger.columns import COLUMNS
+from delta_maintenance.ledger.rows import COLUMNS
 from docs_site.markdown import code, sentence, table
 
 _TYPES = {"metrics": "map<string, long>"}

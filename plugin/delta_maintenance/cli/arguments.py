@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from delta_maintenance.address import is_catalog_name
-from delta_maintenance.closest import closest
+from delta_maintenance.errors import closest
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE
 from delta_maintenance.redaction import redact
 

@@ -19,8 +19,7 @@ from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, locate_table
 from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
-from delta_maintenance.closest import closest
-from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError
+from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, closest
 from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
 

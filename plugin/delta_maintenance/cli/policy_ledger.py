@@ -47,7 +47,8 @@ def record(recorder: Recorder, result: RunResult, *, approved: Iterable[str] = (
     by = _user()
     approved_by = {} if by is None else dict.fromkeys(approved, by)
     origin = Origin(done_by="cli", run_id=clock.new_id(), approved_by=approved_by)
-    warn(recorder.record(result, origin))
+    warnings = recorder.record(result, origin)
+    warn(warnings)
 
 
 def _user() -> str | None:

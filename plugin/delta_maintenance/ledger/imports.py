@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import NotADeltaTableError
-from delta_maintenance.ledger.columns import PARTITION
-from delta_maintenance.ledger.rows import SCHEMA, one_line
+from delta_maintenance.ledger.rows import PARTITION, SCHEMA, one_line
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.table.read.history import CommitEntry

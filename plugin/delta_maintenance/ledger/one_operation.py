@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, failure_of
 
 if TYPE_CHECKING:
     from delta_maintenance.ledger.rows import DoneBy
     from delta_maintenance.operations.core.freed import Freed
     from delta_maintenance.operations.core.registry import AnyOperation
-    from delta_maintenance.policies.measuring import Measured
-    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.policies.measuring import Cost, Measured
+    from delta_maintenance.policies.models import OperationOutcome, RunResult
     from delta_maintenance.storage import Store
 
 
@@ -71,7 +72,6 @@ class OneOperation:
 
     def result(self, name: str, failure: Exception | None) -> RunResult:
         """Returns the operation as a run on the table with this name or address."""
-        from delta_maintenance.ledger.outcomes import outcome_of_document
         from delta_maintenance.policies.measuring import Cost
         from delta_maintenance.policies.models import RunResult
 
@@ -163,6 +163,48 @@ def delivering_to(
             open_ledger=lambda: LedgerTable(opened(address)), state=kept, address=address
         )
         origin = Origin(done_by=done_by, run_id=clock.new_id())
-        warn([*recorder.record(result, origin)])
+        warn(recorder.record(result, origin))
 
     return deliver
+
+
+def outcome_of_document(
+    record: AnyOperation,
+    document: Any,
+    *,
+    planned: bool,
+    failure: Exception | None,
+    started: datetime,
+    seconds: float,
+    cost: Cost | None,
+) -> OperationOutcome:
+    """Returns the outcome of an operation that ran without a policy.
+
+    `document` is its Plan or its Result; None if it failed or was interrupted before it had one.
+    """
+    # Loaded here, because most commands have no ledger.
+    from delta_maintenance.policies.execute import STATUSES
+    from delta_maintenance.policies.models import OperationOutcome
+
+    reason = "requested" if document is not None else "interrupted"
+    blank = OperationOutcome(
+        operation=record.name,
+        status="failed",
+        reason=str(failure_of(failure, where=record.name)) if failure is not None else reason,
+        started_at=started,
+        seconds=seconds,
+        cost=cost,
+    )
+    if document is None:
+        return blank
+    engine: Literal["local", "spark"] = getattr(document, "engine", "local")
+    blank = replace(blank, engine=engine, result=document.to_json())
+    if planned:
+        return replace(blank, status="planned", reason=document.reason)
+    conclusion = record.conclusion(document)
+    return replace(
+        blank,
+        status=STATUSES[conclusion.outcome],
+        reason=str(conclusion) or blank.reason,
+        commits=record.done_amounts(document).commits,
+    )

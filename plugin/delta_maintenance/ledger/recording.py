@@ -88,21 +88,20 @@ class Recorder:
     has_caught_up: bool = False
     """Whether the rows that earlier processes left have been delivered."""
 
-    def record(self, result: RunResult, origin: Origin) -> Iterator[str]:
-        """Delivers the rows of a run, and those that earlier runs left; yields warnings.
+    def record(self, result: RunResult, origin: Origin) -> list[str]:
+        """Delivers the rows of a run, and those that earlier runs left. Returns warnings.
 
         Raises nothing.
         """
         try:
             rows = rows_of(self._worth_a_row(result), origin)
             if not rows.num_rows:
-                return
+                return []
             self._require_folder_of_its_own(result.uri)
             with _recording:
-                warnings = [*self._delivered(origin.run_id, rows)]
-            yield from warnings
+                return [*self._deliver(origin.run_id, rows)]
         except Exception as error:
-            yield _warning(failure_of(error, where="the ledger"), kept=False)
+            return [_warning(failure_of(error, where="the ledger"), kept=False)]
 
     def _require_folder_of_its_own(self, table: str) -> None:
         if self.address is not None and lie_within_each_other(self.address, table):
@@ -119,7 +118,7 @@ class Recorder:
         worth = (each for each in result.outcomes if each.status != "nothing-to-do")
         return replace(result, outcomes=tuple(worth))
 
-    def _delivered(self, run_id: str, rows: pa.Table) -> Iterator[str]:
+    def _deliver(self, run_id: str, rows: pa.Table) -> Iterator[str]:
         kept = False
         if is_unreachable(self.address, self.state):
             assert self.address is not None

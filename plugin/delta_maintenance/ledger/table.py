@@ -21,8 +21,7 @@ from delta_maintenance.errors import (
     NotADeltaTableError,
     RefusedError,
 )
-from delta_maintenance.ledger.columns import COLUMNS, PARTITION, SCHEMA_STRING
-from delta_maintenance.ledger.rows import SCHEMA
+from delta_maintenance.ledger.rows import COLUMNS, PARTITION, SCHEMA, SCHEMA_STRING
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.commit.render import render_commit

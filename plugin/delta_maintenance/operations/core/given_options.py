@@ -8,8 +8,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
-from delta_maintenance.closest import closest
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, closest
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.record import Record

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Field
 
-from delta_maintenance.closest import closest
+from delta_maintenance.errors import closest
 from delta_maintenance.operations.core.policy_values import PolicyModel
 
 StorageClass: TypeAlias = Literal[

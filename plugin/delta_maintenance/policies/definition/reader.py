@@ -11,8 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from delta_maintenance.closest import closest
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, closest
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from delta_maintenance.closest import closest
-from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.errors import InvalidRequestError, RefusedError, closest
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.features.properties import (
     PARSERS,

@@ -11,8 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from delta_maintenance.closest import closest
-from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    InvalidRequestError,
+    RefusedError,
+    UnsupportedFeatureError,
+    closest,
+)
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.features.registry import (
     FEATURES,

@@ -7,8 +7,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Mapping
 
-from delta_maintenance.closest import closest
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, closest
 from delta_maintenance.rest.client import endpoint_scheme
 
 
