@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import griffe
 
+from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core.operation import load
 from docs_site import source
-from docs_site.markdown import code, table
+from docs_site.markdown import code, sentence, table
 
 _ORDER = ("Options", "Plan", "Result")
 
@@ -37,6 +39,12 @@ def _rank(name: str) -> int:
 
 def _record(record: griffe.Class) -> str:
     rows = []
+    # The text of a field is declared once, in its flag; a flag `--no-…` describes the opposite.
+    flag_texts = {
+        field.name: sentence(field.flag.help.replace("{default}", str(field.default)))
+        for field in flag_fields(load(f"{record.module.path}:{record.name}"))
+        if not (field.default is True and _has_text(record, field.name))
+    }
     fields: dict[str, griffe.Attribute] = {}
     for owner in [*reversed(record.mro()), record]:
         for name, member in owner.members.items():
@@ -48,7 +56,12 @@ def _record(record: griffe.Class) -> str:
         if str(field.annotation).startswith("ClassVar"):
             continue
         default = "required" if field.value is None else code(str(field.value))
-        rows.append((code(name), code(source.annotation(field)), default, source.text(field)))
+        meaning = " ".join(filter(None, (flag_texts.get(name), source.text(field))))
+        rows.append((code(name), code(source.annotation(field)), default, meaning))
     return f"### `{record.name}`\n\n{source.text(record)}\n\n" + table(
         ("key", "type", "default", "meaning"), rows
     )
+
+
+def _has_text(record: griffe.Class, name: str) -> bool:
+    return record.all_members[name].docstring is not None

@@ -27,20 +27,18 @@ class AddConstraintOptions(ChangeOptions):
     """The constraint to add."""
 
     name: Annotated[
-        str,
-        Flag(positional=True, help="the name of the constraint, in any case", example="positive"),
+        str, Flag("the name of the constraint, in any case", positional=True, example="positive")
     ]
-    """Case-insensitive; stored in lower case, as in Delta Spark."""
+    """Stored in lower case, as in Delta Spark."""
     expression: Annotated[
         str,
         Flag(
-            positional=True,
-            help="Spark SQL that must be true of every row, such as 'quantity > 0'; a row for "
+            "Spark SQL that must be true of every row, such as 'quantity > 0'; a row for "
             "which it is null violates it as well",
+            positional=True,
             example="quantity > 0",
         ),
     ]
-    """SQL that must be true of every row; false violates it, and so does null."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,38 +20,25 @@ class BackfillRowIdsOptions(Record):
     """Options of a row ID backfill."""
 
     files_per_commit: Annotated[
-        int,
-        AtLeast(1),
-        Flag(help="files that one commit gives row IDs to, by default {default}"),
+        int, AtLeast(1), Flag("files that one commit gives row IDs to, by default {default}")
     ] = 22_000
-    """The number of files that one commit assigns row IDs to, by default as in Delta Spark."""
     engine: flags.Engine = "auto"
-    """The engine that reads the footers of files whose statistics contain no row count."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of such files from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
-    """The other writers of the table; required for tables on S3."""
     operation_id: flags.OperationId = None
-    """An ID of the task, which identifies its commits in the history; the same when the task is
-    retried."""
     operation_since: flags.OperationSince = None
-    """The first start of the task: with an `operation_id`, older commits are not searched."""
     checkpoint: Annotated[
-        bool,
-        Flag(help="write no checkpoint after the batches; the next reader replays all of them"),
+        bool, Flag("write no checkpoint after the batches; the next reader replays all of them")
     ] = True
     """Whether to write a checkpoint after the batches. Without it, readers replay all batches."""
     convert_draft: Annotated[
-        bool, Flag(help="convert a table from the 2023 draft of row tracking to the final format")
+        bool, Flag("convert a table from the 2023 draft of row tracking to the final format")
     ] = False
-    """Whether to convert a table from the 2023 draft of row tracking to the final format."""
     lift_suspension: Annotated[
         bool,
-        Flag(
-            help="unset delta.rowTrackingSuspended, which a writer sets while it drops the feature"
-        ),
+        Flag("unset delta.rowTrackingSuspended, which a writer sets while it drops the feature"),
     ] = False
-    """Whether `delta.rowTrackingSuspended` is unset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ class CheckpointOptions(Record):
     kind: Annotated[
         CheckpointKind,
         Flag(
-            help="classic is V1; the others are V2: one file under the classic name, or a "
+            "classic is V1; the others are V2: one file under the classic name, or a "
             "UUID-named top-level file as JSON or Parquet; auto, the default, follows the table's "
             "delta.checkpointPolicy"
         ),
@@ -39,38 +39,30 @@ class CheckpointOptions(Record):
         int,
         AtLeast(0),
         Flag(
-            help="for V2 checkpoints: the maximum number of file actions per sidecar, by default "
+            "for V2 checkpoints: the maximum number of file actions per sidecar, by default "
             "{default}; 0 keeps them in the top-level file"
         ),
     ] = 50_000
-    """For V2 checkpoints: the maximum number of file actions per sidecar; 0 keeps them in the
-    top-level file. Tables with less than a few million files get smaller sidecars, so that the
-    removal of one file rewrites little.
-    """
+    """Tables with less than a few million files get smaller sidecars, so that the removal of one
+    file rewrites little."""
     incremental: Annotated[
         Incremental,
         Flag(
-            help="for V2 checkpoints: take over the sidecars of the newest checkpoint without "
+            "for V2 checkpoints: take over the sidecars of the newest checkpoint without "
             "files that a later commit has added or removed. auto, the default, does so if that "
             "writes less; always fails if that is not possible; with never, all sidecars are "
             "written"
         ),
     ] = "auto"
-    """Whether a V2 checkpoint takes over the sidecars of the newest one without files that a later
-    commit has added or removed.
-    """
     time_zone: Annotated[
         str | None,
         Flag(
-            metavar="Z",
-            help="IANA name of the time zone of partition values of type timestamp that have no "
+            "IANA name of the time zone of partition values of type timestamp that have no "
             "zone, such as Europe/Paris; only needed if the table sets "
             "delta.checkpoint.writeStatsAsStruct",
+            metavar="Z",
         ),
     ] = None
-    """The IANA name of the time zone of partition values of type timestamp that have no zone. Only
-    needed for `delta.checkpoint.writeStatsAsStruct`.
-    """
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30
     """For `engine="auto"`: the number of bytes of log from which on Spark is used."""

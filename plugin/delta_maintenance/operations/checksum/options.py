@@ -18,11 +18,10 @@ class ChecksumOptions(Record):
     checkpoints: Annotated[
         bool,
         Flag(
-            help="also write the checksum of each version with a checkpoint, which is the default; "
+            "also write the checksum of each version with a checkpoint, which is the default; "
             "otherwise only that of the latest version"
         ),
     ] = True
-    """Whether each version with a checkpoint gets a checksum, in addition to the latest version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,33 +53,24 @@ class CleanLogOptions(Record):
     log_retention: Annotated[
         timedelta | None,
         Flag(
+            "how long history is kept, such as '60 days'; by default the table's "
+            "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
+            "both flags below",
             metavar="I",
-            help=(
-                "how long history is kept, such as '60 days'; by default the table's "
-                "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
-                "both flags below"
-            ),
         ),
     ] = None
-    """By default the table's `delta.logRetentionDuration`; a shorter time requires both flags."""
     allow_short_retention: Annotated[
-        bool,
-        Flag(help="allow deleting history that the table's own retention, or the last day, covers"),
+        bool, Flag("allow deleting history that the table's own retention, or the last day, covers")
     ] = False
-    """First flag: allows deleting history that the table's retention, or the last day, covers."""
     no_other_writers: Annotated[
-        bool,
-        Flag(help="confirm that no client writes to the table or reads its history during the run"),
+        bool, Flag("confirm that no client writes to the table or reads its history during the run")
     ] = False
-    """Second flag: no client writes to the table or reads its history during the run."""
     as_of: Instant | None = None
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.
     """
     streams: Streams = ()
-    """Checkpoint folders of streams: what they have not read is kept."""
     last_read: LastRead = ()
-    """Files with the last version that a consumer has read: what it has not read is kept."""
     holders: Holders = Holders()
     """What else holds versions: kept versions and readers. The kept versions in the log always
     count."""

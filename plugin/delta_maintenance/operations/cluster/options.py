@@ -16,28 +16,24 @@ class ClusterOptions(NewFileOptions):
     by: Annotated[
         tuple[str, ...],
         Flag(
+            "a column by which to order the rows of a table without clustering columns, such "
+            "as country or address.city; repeatable",
             name="--by",
             metavar="COLUMN",
-            help="a column by which to order the rows of a table without clustering columns, such "
-            "as country or address.city; repeatable",
         ),
     ] = ()
-    """The columns by which rows are ordered, for a table without clustering columns. Dots separate
-    the names of nested columns; names with dots are in backticks."""
+    """Dots separate the names of nested columns; names with dots are in backticks."""
     curve: Annotated[
         Literal["hilbert", "z-order", "linear"],
         Flag(
-            help="the order of rows by several columns: hilbert, the default, serves all columns "
+            "the order of rows by several columns: hilbert, the default, serves all columns "
             "alike; linear serves the first column best"
         ),
     ] = "hilbert"
-    """The order of rows by several columns: `hilbert` and `z-order` serve all columns alike,
-    `linear` the first one best."""
+    """`z-order` serves all columns alike, too."""
     full: Annotated[
-        bool,
-        Flag(help="also cluster files of other clustering columns or providers again"),
+        bool, Flag("also cluster files of other clustering columns or providers again")
     ] = False
-    """Whether files that were clustered by other columns or another provider are clustered too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

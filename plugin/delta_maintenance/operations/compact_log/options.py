@@ -19,40 +19,30 @@ class CompactLogOptions(Record):
     """Options of a log compaction."""
 
     commits_per_file: Annotated[
-        int,
-        AtLeast(2),
-        Flag(help="number of commits per compaction, by default {default}"),
+        int, AtLeast(2), Flag("number of commits per compaction, by default {default}")
     ] = 10
-    """The number of commits that one compaction covers.
-
-    A reader opens one file per full window and every commit after the last window. Between two
+    """A reader opens one file per full window and every commit after the last window. Between two
     checkpoints that are n commits apart, that number is smallest for windows of about the square
-    root of n commits, and most tables get a checkpoint every ten to a hundred commits.
-    """
+    root of n commits, and most tables get a checkpoint every ten to a hundred commits."""
     first_version: Annotated[
         Version | None,
         Flag(
+            "the first version to cover, by default the one after the newest checkpoint",
             name="--from",
-            help="the first version to cover, by default the one after the newest checkpoint",
         ),
     ] = None
-    """The first version to cover, by default the one after the newest checkpoint."""
     last_version: Annotated[
         Version | None,
-        Flag(name="--to", help="the last version that may be covered, by default the latest"),
+        Flag("the last version that may be covered, by default the latest", name="--to"),
     ] = None
-    """The last version that may be covered, by default the latest."""
     partial: Annotated[
         bool,
         Flag(
-            help=(
-                "let the last compaction cover fewer commits; otherwise, the last commits wait "
-                "until there are enough of them"
-            )
+            "let the last compaction cover fewer commits; otherwise, the last commits wait "
+            "until there are enough of them"
         ),
     ] = False
-    """Whether the last window may be smaller than requested. The next run then begins after it,
-    because compactions never overlap."""
+    """The next run begins after it, because compactions never overlap."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30
     """With `engine="auto"`: the bytes of commits in one window from which on Spark is used."""

@@ -7,18 +7,19 @@ choices and its bounds follow from that type and from the default.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from delta_maintenance.operations.core.record import Instant, Record, Remark
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Flag(Remark):
-    """The flag of one field."""
+    """The flag of one field. Its help is the description of the field in all interfaces."""
 
     help: str
+    _: KW_ONLY
     name: str | None = None
     """By default `--` and the name of the field; `--no-` if the field is true by default."""
     metavar: str | None = None
@@ -57,10 +58,8 @@ class FlagField:
 Engine = Annotated[
     Literal["auto", "local", "spark"],
     Flag(
-        help=(
-            "local works in this process, spark in a PySpark job; auto, the default, decides by "
-            "the size of the work, and --dry-run shows the decision and its reason"
-        )
+        "local works in this process, spark in a PySpark job; auto, the default, decides by "
+        "the size of the work, and --dry-run shows the decision and its reason"
     ),
 ]
 """The engine that does the work."""
@@ -68,10 +67,8 @@ Engine = Annotated[
 OtherWritersField = Annotated[
     OtherWriters | None,
     Flag(
-        help=(
-            "the other writers of a table on S3, required before anything is committed there: "
-            "writers that put conditionally (such as delta-rs and Trino), Delta Spark, or none"
-        )
+        "the other writers of a table on S3, required before anything is committed there: "
+        "writers that put conditionally (such as delta-rs and Trino), Delta Spark, or none"
     ),
 ]
 """A field of the Options of operations that commit."""
@@ -79,9 +76,9 @@ OtherWritersField = Annotated[
 OperationId = Annotated[
     str | None,
     Flag(
-        metavar="ID",
-        help="the name of this task in the history; a task that is run again under the same name "
+        "the name of this task in the history; a task that is run again under the same name "
         "finds its earlier commits",
+        metavar="ID",
     ),
 ]
 """The ID of a task in the history, by which a retry of the task finds its earlier commits."""
@@ -89,11 +86,9 @@ OperationId = Annotated[
 OperationSince = Annotated[
     Instant | None,
     Flag(
+        "the first start of this task (ISO 8601, with a time zone); older commits are not "
+        "searched for its ID",
         metavar="TIME",
-        help=(
-            "the first start of this task (ISO 8601, with a time zone); older commits are not "
-            "searched for its ID"
-        ),
     ),
 ]
 """The first start of a task: older commits are not searched for its ID."""

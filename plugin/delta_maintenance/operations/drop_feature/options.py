@@ -42,35 +42,29 @@ class DropFeatureOptions(Record):
     feature: Annotated[
         str,
         Flag(
+            "the table feature, by its name in the protocol",
             metavar="NAME",
-            help="the table feature, by its name in the protocol",
             example="deletionVectors",
         ),
     ]
-    """The name of the feature, exactly as in the protocol of the table."""
     truncate_history: Annotated[
         bool,
         Flag(
-            help="delete the versions that used the feature, instead of protecting them with "
+            "delete the versions that used the feature, instead of protecting them with "
             "checkpointProtection. This takes a second run, once they are older than the table's "
             "delta.dropFeatureTruncateHistory.retentionDuration, by default a day"
         ),
     ] = False
-    """Whether versions that used the feature are deleted, in two runs, instead of being protected
-    by `checkpointProtection`, which writers must then support.
-    """
     other_writers: flags.OtherWritersField = None
-    """The other writers of a table on S3. A retention of history below a day requires `none`."""
+    """A retention of history below a day requires `none`."""
     operation_id: flags.OperationId = None
-    """The ID of the request, so that a retried task performs it once; by default the plan's ID."""
+    """By default the plan's ID."""
     operation_since: flags.OperationSince = None
-    """The first start of the task: with an `operation_id`, older commits are not searched."""
     files_per_commit: Annotated[
         int,
         AtLeast(1),
-        Flag(help="files that one commit adds again without row IDs, by default {default}"),
+        Flag("files that one commit adds again without row IDs, by default {default}"),
     ] = 22_000
-    """The number of files that one commit adds again without fields of the feature."""
     as_of: Instant | None = None
     """For `truncate_history`: the instant at which ages are measured, so that history whose
     retention ended later is kept. Set for a plan that was approved some time ago.

@@ -36,23 +36,21 @@ class ErasureReportOptions(Record):
     where: Annotated[
         str,
         Flag(
+            'the rows that should be gone, in SQL, such as "customer = 4711"',
             positional=True,
             metavar="CONDITION",
-            help='the rows that should be gone, in SQL, such as "customer = 4711"',
             example="id = 4711",
         ),
     ]
-    """A condition of SQL that is true of the rows that should be gone."""
     clones: Annotated[
         tuple[str, ...],
         Flag(
+            "a shallow clone of this table, which is searched too; repeatable",
             name="--clone",
             metavar="URI",
-            help="a shallow clone of this table, which is searched too; repeatable",
         ),
     ] = ()
-    """Addresses of shallow clones of this table, in addition to those of `holders`. Their own files
-    are searched too, and the files of this table that they need have no end."""
+    """In addition to those of `holders`. The files of this table that they need have no end."""
     holders: Holders = Holders()
     """What holds versions and files besides the retention."""
 

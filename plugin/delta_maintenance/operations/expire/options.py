@@ -24,46 +24,40 @@ class ExpireOptions(Record):
     column: Annotated[
         str,
         Flag(
-            positional=True,
-            help="the column that says how old a row is: a date or a timestamp, or an integer "
+            "the column that says how old a row is: a date or a timestamp, or an integer "
             "with --unit. Dots separate the names of nested columns",
+            positional=True,
             example="event_time",
         ),
     ]
-    """The column with the time of each row. Rows with null never expire."""
+    """Rows with null never expire."""
     older_than: Annotated[
         timedelta,
         Flag(
+            "rows expire that are older than this at the start of the run, such as '400 days'",
             metavar="I",
-            help="rows expire that are older than this at the start of the run, such as '400 days'",
             example="400 days",
         ),
     ]
-    """The age from which on rows expire, at the start of the run."""
     mixed: Annotated[
         Mixed,
         Flag(
-            help="files that also have other rows: leave them, the default; mark their expired "
+            "files that also have other rows: leave them, the default; mark their expired "
             "rows by deletion vectors, if the table allows these; or rewrite them without these "
             "rows"
         ),
     ] = "leave"
-    """What happens to files that may have expired rows and other rows."""
     unit: Annotated[
-        Unit | None,
-        Flag(help="the unit of a column of integers, which count from 1970-01-01 UTC"),
+        Unit | None, Flag("the unit of a column of integers, which count from 1970-01-01 UTC")
     ] = None
-    """The unit of a column of integers, which count from 1970-01-01 UTC."""
     time_zone: Annotated[
         str | None,
         Flag(
-            metavar="ZONE",
-            help="the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
+            "the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
             "by default rows stay until they are old enough in every zone",
+            metavar="ZONE",
         ),
     ] = None
-    """The time zone of dates and of timestamps without a zone. By default, rows stay until they are
-    old enough in every time zone: up to 28 hours longer."""
     as_of: Instant | None = None
     """The instant as of which ages are computed, if it is earlier than the start of the run. Used
     to apply a plan that was approved some time ago."""
@@ -73,14 +67,11 @@ class ExpireOptions(Record):
     workers: Annotated[
         Annotated[int, AtLeast(1)] | None,
         Flag(
-            help="files that are read or rewritten at the same time; by default one for each "
+            "files that are read or rewritten at the same time; by default one for each "
             "processor, at most 8"
         ),
     ] = None
-    """Files that are read or rewritten at the same time; by default one for each processor, at
-    most 8."""
     other_writers: flags.OtherWritersField = None
-    """The other writers of the table; required for tables on S3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

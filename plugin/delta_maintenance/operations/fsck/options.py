@@ -41,13 +41,11 @@ class FsckOptions(Record):
     deep: Annotated[
         bool,
         Flag(
-            help="open the footer of every data file, and every deletion vector; from 100000 of "
+            "open the footer of every data file, and every deletion vector; from 100000 of "
             "them on by a Spark job, unless --engine says otherwise"
         ),
     ] = False
-    """Whether to open every data file's footer and every deletion vector."""
     engine: flags.Engine = "auto"
-    """The engine that opens them."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of data files and deletion vectors from which on Spark is
     used.
@@ -55,69 +53,50 @@ class FsckOptions(Record):
     sample: Annotated[
         Annotated[int, AtLeast(1)] | None,
         Flag(
-            help="with --deep: open only so many data files, and their deletion vectors; each "
+            "with --deep: open only so many data files, and their deletion vectors; each "
             "day others, until all were opened"
         ),
     ] = None
-    """With `deep`: the number of data files to open, together with their deletion vectors; None for
-    all. Each day others are chosen, until all were opened.
-    """
     repair: Annotated[
         bool,
         Flag(
-            help="make the repairs that cannot lose data: let _last_checkpoint name an existing "
+            "make the repairs that cannot lose data: let _last_checkpoint name an existing "
             "checkpoint, write damaged, wrong and empty checkpoints again from an older one or "
             "version 0 and all commits since, delete checksums that repeat a wrong checkpoint, "
             "delete other empty checkpoint files that are a day old, copy data files to the "
             "names that the log states, and write stale symlink manifests again"
         ),
     ] = False
-    """Whether `apply` may make the repairs that cannot lose data: point `_last_checkpoint` to an
-    existing checkpoint, rewrite damaged, wrong and empty checkpoints from an older one or version 0
-    and all commits since, delete checksums that repeat a wrong checkpoint, delete other empty
-    checkpoint files that are a day old, copy data files to the names that the log states, and write
-    stale symlink manifests again.
-    """
     remove_missing_files: Annotated[
         bool,
         Flag(
-            help="commit removes of the entries whose data files do not exist; the table then "
+            "commit removes of the entries whose data files do not exist; the table then "
             "lacks their rows"
         ),
     ] = False
-    """Whether `apply` may commit removes of the entries whose data files do not exist. The table
-    then lacks their rows, and its change data feed shows them as deleted.
-    """
+    """The change data feed of the table shows these rows as deleted."""
     remove_doubled_files: Annotated[
         bool,
         Flag(
-            help="commit the missing removes of files that another writer removed without their "
+            "commit the missing removes of files that another writer removed without their "
             "deletion vector, or under another spelling of their path, so that their rows are "
             "still read"
         ),
     ] = False
-    """Whether `apply` may commit the missing removes of files that another writer removed without
-    their deletion vector, or under another spelling of their path, so that their rows are still
-    read.
-    """
     allow_append_only: Annotated[
         bool,
         Flag(
-            help="with a flag that removes files: also on an append-only table; delta.appendOnly "
+            "with a flag that removes files: also on an append-only table; delta.appendOnly "
             "is set to false in that commit, and to true in the next one"
         ),
     ] = False
-    """Additional consent for append-only tables: `delta.appendOnly` is set to false in that commit,
-    and back to true in the next one.
-    """
     other_writers: Annotated[
         OtherWriters | None,
         Flag(
-            help="the other writers of a table on S3, required before entries are removed: writers "
+            "the other writers of a table on S3, required before entries are removed: writers "
             "with conditional puts (delta-rs, Trino and others), Delta Spark, or none"
         ),
     ] = None
-    """The other writers of a table on S3, required before entries are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,10 +106,10 @@ class Holders(Record):
 Streams = Annotated[
     tuple[str, ...],
     Flag(
+        "the checkpoint folder of a Structured Streaming query that reads the table; what it "
+        "has not read is kept; repeatable",
         name="--stream",
         metavar="ADDRESS",
-        help="the checkpoint folder of a Structured Streaming query that reads the table; what it "
-        "has not read is kept; repeatable",
     ),
 ]
 """Addresses of checkpoint folders, as a field of Options."""
@@ -117,10 +117,10 @@ Streams = Annotated[
 LastRead = Annotated[
     tuple[str, ...],
     Flag(
+        "a file with the last version that a consumer has read, such as 41; what it has not "
+        "read is kept; repeatable",
         name="--last-read",
         metavar="ADDRESS",
-        help="a file with the last version that a consumer has read, such as 41; what it has not "
-        "read is kept; repeatable",
     ),
 ]
 """Addresses of such files, as a field of Options."""

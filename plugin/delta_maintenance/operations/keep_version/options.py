@@ -18,43 +18,35 @@ class KeepVersionOptions(Record):
     name: Annotated[
         str,
         Flag(
-            positional=True,
-            help="a name for the version, such as audit-2026: letters, digits, dots, underscores "
+            "a name for the version, such as audit-2026: letters, digits, dots, underscores "
             "and hyphens",
+            positional=True,
             example="audit-2026",
         ),
     ]
-    """At most 64 letters, digits, dots, underscores and hyphens, beginning with a letter."""
+    """At most 64 characters, beginning with a letter."""
     keep: Annotated[
         Annotated[int, AtLeast(0)] | None,
-        Flag(name="--version", metavar="N", help="the version to keep, by default the latest"),
+        Flag("the version to keep, by default the latest", name="--version", metavar="N"),
     ] = None
-    """The version; by default the latest one."""
     at: Annotated[
         Instant | None,
         Flag(
+            "keep the version that was current at this time (ISO 8601, with a time zone)",
             metavar="TIME",
-            help="keep the version that was current at this time (ISO 8601, with a time zone)",
         ),
     ] = None
-    """Keep the version that was current at this instant."""
     until: Annotated[
         Instant | None,
         Flag(
+            "keep it until this time (ISO 8601, with a time zone), by default until it is released",
             metavar="TIME",
-            help="keep it until this time (ISO 8601, with a time zone), by default until it is "
-            "released",
         ),
     ] = None
-    """The end; without it, the version is kept until it is released."""
-    why: Annotated[str | None, Flag(metavar="TEXT", help="the purpose, for plans and reports")] = (
-        None
-    )
-    """The purpose, for people."""
+    why: Annotated[str | None, Flag("the purpose, for plans and reports", metavar="TEXT")] = None
     release: Annotated[
-        bool, Flag(help="no longer keep the version with this name; deletes no file of the table")
+        bool, Flag("no longer keep the version with this name; deletes no file of the table")
     ] = False
-    """Whether to remove the name instead."""
 
 
 Action = Literal["keep", "change", "release", "none"]

@@ -16,43 +16,37 @@ class LayoutOptions(Record):
 
     where: Annotated[
         tuple[str, ...],
-        Flag(help="a condition of your queries, in SQL; repeatable", metavar="CONDITION"),
+        Flag("a condition of your queries, in SQL; repeatable", metavar="CONDITION"),
     ] = ()
-    """Conditions of queries, in SQL."""
     queries: Annotated[
         str | None,
         Flag(
-            help="a file with conditions or statements in SQL, or an event log of Spark",
-            metavar="FILE",
+            "a file with conditions or statements in SQL, or an event log of Spark", metavar="FILE"
         ),
     ] = None
-    """The address of a file with conditions or statements in SQL, or of an event log of Spark."""
     fail_under: Annotated[
         Annotated[int, AtLeast(0)] | None,
         Flag(
-            help="fail if all conditions together skip less than this percentage of the bytes",
+            "fail if all conditions together skip less than this percentage of the bytes",
             metavar="PERCENT",
         ),
     ] = None
-    """The percentage of bytes that the conditions must skip, taken over all of them."""
     columns: Annotated[
         tuple[str, ...],
         Flag(
+            "a column to measure; repeatable; by default the first 32 with statistics",
             name="--column",
-            help="a column to measure; repeatable; by default the first 32 with statistics",
             metavar="NAME",
         ),
     ] = ()
-    """The columns to measure; by default the first 32 with statistics, and those of the
-    conditions."""
+    """By default also those of the conditions."""
     target_bytes: Annotated[
         Annotated[int, AtLeast(1)] | None,
         Flag(
-            help="the size in bytes of the files after clustering; by default that of the new "
+            "the size in bytes of the files after clustering; by default that of the new "
             "files of optimize"
         ),
     ] = None
-    """The size of the files after clustering; by default that of the new files of `optimize`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,28 +17,22 @@ class OptimizeOptions(NewFileOptions):
     min_files: Annotated[
         int,
         AtLeast(2),
-        Flag(help="the small files that a partition needs for merging them, by default 2"),
+        Flag("the small files that a partition needs for merging them, by default 2"),
     ] = 2
-    """The minimum number of small files in a partition for merging them."""
     deleted_percent: Annotated[
         int,
         AtLeast(0),
-        Flag(help="rewrite files with a larger percentage of deleted rows, by default {default}"),
+        Flag("rewrite files with a larger percentage of deleted rows, by default {default}"),
     ] = 5
-    """Files with a larger percentage of deleted rows are rewritten, even a single file."""
     int96: Annotated[
-        bool, Flag(help="rewrite files with timestamps of the old type INT96; reads all footers")
+        bool, Flag("rewrite files with timestamps of the old type INT96; reads all footers")
     ] = False
-    """Whether files with timestamps of the physical type INT96 are rewritten."""
     other_codecs: Annotated[
-        bool,
-        Flag(help="rewrite files with another codec than the table's; reads all footers"),
+        bool, Flag("rewrite files with another codec than the table's; reads all footers")
     ] = False
-    """Whether files with another codec than `delta.parquet.compression.codec` are rewritten."""
     full: Annotated[
-        bool, Flag(help="also rewrite files of a clustering, which loses their clustering")
+        bool, Flag("also rewrite files of a clustering, which loses their clustering")
     ] = False
-    """Whether files with a clustering provider are rewritten too, which loses their clustering."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,18 +19,15 @@ class PurgeOptions(RewriteOptions):
         int,
         AtLeast(0),
         Flag(
-            help="rewrite only files with a larger percentage of deleted rows; by default, all "
+            "rewrite only files with a larger percentage of deleted rows; by default, all "
             "files with deleted rows"
         ),
     ] = 0
-    """Only files with a larger percentage of deleted rows are rewritten."""
     dropped_columns: Annotated[
-        bool,
-        Flag(help="do not rewrite files only for values of dropped columns, and read no footers"),
+        bool, Flag("do not rewrite files only for values of dropped columns, and read no footers")
     ] = True
     """Whether files with values of dropped columns are rewritten. Footers are read if the table's
-    schema shows that columns were dropped.
-    """
+    schema shows that columns were dropped."""
     holders: Holders = Holders()
     """What keeps older versions, which still have the deleted rows. The kept versions in the log of
     the table always count."""

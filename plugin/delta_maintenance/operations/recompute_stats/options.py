@@ -20,59 +20,41 @@ class RecomputeStatsOptions(Record):
     check_writers: Annotated[
         bool,
         Flag(
-            help=(
-                "also open files with bounds of floating-point numbers and long decimals, and "
-                "recompute them unless their writer is known to handle NaN"
-            )
+            "also open files with bounds of floating-point numbers and long decimals, and "
+            "recompute them unless their writer is known to handle NaN"
         ),
     ] = False
-    """Whether files with bounds of floating-point numbers or long decimals are opened, because the
-    log does not show whether their writer ignored NaN or rounded decimals. The bounds are
-    recomputed unless the footer names a writer that does neither.
-    """
+    """The log does not show whether their writer ignored NaN or rounded decimals."""
     check_files: Annotated[
         bool,
         Flag(
-            help=(
-                "also open all other files, and recompute the statistics that their footers, or "
-                "the rows where these do not decide, contradict"
-            )
+            "also open all other files, and recompute the statistics that their footers, or "
+            "the rows where these do not decide, contradict"
         ),
     ] = False
-    """Whether all other files are opened as well. Statistics that the footer contradicts are
-    recomputed; rows are read where the footer does not decide.
-    """
     all_files: Annotated[
-        bool, Flag(name="--all", help="recompute the statistics of all files, not only wrong ones")
+        bool, Flag("recompute the statistics of all files, not only wrong ones", name="--all")
     ] = False
-    """Whether the statistics of all files are recomputed."""
     cluster_by: Annotated[
         tuple[str, ...],
         Flag(
+            "a column by which the table is to be clustered; repeatable",
             name="--cluster-by",
             metavar="COLUMN",
-            help="a column by which the table is to be clustered; repeatable",
         ),
     ] = ()
-    """Columns by which the table is to be clustered, so that they have statistics as well."""
     files_per_commit: Annotated[
-        int, AtLeast(1), Flag(help="files that one commit adds again, by default {default}")
+        int, AtLeast(1), Flag("files that one commit adds again, by default {default}")
     ] = 22_000
-    """The number of files that one commit adds again."""
     workers: Annotated[
         Annotated[int, AtLeast(1)] | None,
-        Flag(
-            help="files that are decoded at the same time; by default one for each processor",
-        ),
+        Flag("files that are decoded at the same time; by default one for each processor"),
     ] = None
-    """Files that are decoded at the same time; by default one for each processor, at most 8 in this
-    process and one for each core on Spark."""
+    """At most 8 in this process and one for each core on Spark."""
     engine: flags.Engine = "auto"
-    """The engine that opens the files."""
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of files to open from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
-    """The other writers of the table; required for tables on S3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,54 +24,45 @@ class RewriteOptions(Record):
     where: Annotated[
         str | None,
         Flag(
-            metavar="SQL",
-            help="only partitions for which this condition on partition columns holds, such as "
+            "only partitions for which this condition on partition columns holds, such as "
             "\"day >= '2026-01-01' AND country IN ('DE', 'FR')\"",
+            metavar="SQL",
         ),
     ] = None
-    """A condition on partition columns; other partitions are skipped."""
     quiet_for: Annotated[
         timedelta | None,
-        Flag(help="skip partitions that were written to within this time, such as '1 hour'"),
+        Flag("skip partitions that were written to within this time, such as '1 hour'"),
     ] = None
-    """Partitions that were written to within this time are skipped."""
     max_bytes: Annotated[
-        Annotated[int, AtLeast(0)] | None, Flag(help="the maximum bytes of data files to read")
+        Annotated[int, AtLeast(0)] | None, Flag("the maximum bytes of data files to read")
     ] = None
-    """The maximum number of bytes of data files that one run reads."""
     max_files: Annotated[
-        Annotated[int, AtLeast(0)] | None, Flag(help="the maximum number of data files to rewrite")
+        Annotated[int, AtLeast(0)] | None, Flag("the maximum number of data files to rewrite")
     ] = None
-    """The maximum number of data files that one run rewrites."""
     as_of: Instant | None = None
     """Files that were written after this instant are left alone. Used to apply a plan that was
     approved some time ago.
     """
     max_duration: Annotated[
-        timedelta | None,
-        Flag(help="start no further work after this time, such as '30 minutes'"),
+        timedelta | None, Flag("start no further work after this time, such as '30 minutes'")
     ] = None
-    """After this time, no further bin is started; started bins are completed."""
+    """Started bins are completed."""
     proof: Annotated[
         Literal["rows", "counts"],
         Flag(
-            help="the comparison before a commit: rows, the default, compares a digest of every "
+            "the comparison before a commit: rows, the default, compares a digest of every "
             "value of every row; counts compares only numbers of rows"
         ),
     ] = "rows"
-    """`rows` compares a digest of every value of every row before a commit, `counts` only numbers
-    of rows."""
     workers: Annotated[
         Annotated[int, AtLeast(1)] | None,
-        Flag(help="bins that are rewritten at the same time; by default one for each processor"),
+        Flag("bins that are rewritten at the same time; by default one for each processor"),
     ] = None
-    """Bins that are rewritten at the same time; by default one for each processor, at most 8 in
-    this process and one for each core on Spark."""
+    """At most 8 in this process and one for each core on Spark."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 256 << 30
     """With `engine="auto"`, Spark is used from this number of bytes of data files."""
     other_writers: flags.OtherWritersField = None
-    """The other writers of the table; required for tables on S3."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,41 +72,34 @@ class NewFileOptions(RewriteOptions):
     reader: Annotated[
         Reader | None,
         Flag(
-            help="the main reader of the table, for which the size and the row groups of new files "
+            "the main reader of the table, for which the size and the row groups of new files "
             "are chosen: spark, the SQL analytics endpoint of Fabric, or Direct Lake of Power BI; "
             "--target-bytes and --row-group-rows override the choice"
         ),
     ] = None
-    """The main reader of the table, for which the size and the row groups of new files are chosen;
-    `target_bytes` and `row_group_rows` override the choice."""
     target_bytes: Annotated[
         Annotated[int, AtLeast(1)] | None,
         Flag(
-            help="the size of new files in bytes; by default the table's delta.targetFileSize, "
+            "the size of new files in bytes; by default the table's delta.targetFileSize, "
             "else 128 MiB to 1 GiB by the size of the table"
         ),
     ] = None
-    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
-    by the size of the table."""
     row_group_rows: Annotated[
         Annotated[int, AtLeast(1)] | None,
         Flag(
-            help="the rows of a row group in new files; fewer if these would take more than "
+            "the rows of a row group in new files; fewer if these would take more than "
             "256 MiB of memory; by default 1,048,576, or as many as take 32 MiB"
         ),
     ] = None
-    """The rows of a row group in new files; fewer if these would take more than 256 MiB of memory.
-    By default 1,048,576, or as many as take 32 MiB."""
     bloom: Annotated[
         tuple[str, ...],
         Flag(
-            metavar="COLUMN",
-            help="a column for which new files get bloom filters, so that readers of one value "
+            "a column for which new files get bloom filters, so that readers of one value "
             "skip row groups; repeatable; filters of the old files are kept anyway",
+            metavar="COLUMN",
         ),
     ] = ()
-    """The columns for which new files get bloom filters, besides those that the old files have.
-    Dots separate the names of nested columns; names with dots are in backticks."""
+    """Dots separate the names of nested columns; names with dots are in backticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

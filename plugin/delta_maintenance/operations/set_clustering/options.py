@@ -20,17 +20,16 @@ class SetClusteringOptions(ChangeOptions):
     by: Annotated[
         tuple[str, ...],
         Flag(
+            "a clustering column, such as country or address.city; repeatable, at most 4",
             name="--by",
             metavar="COLUMN",
-            help="a clustering column, such as country or address.city; repeatable, at most 4",
         ),
     ] = ()
-    """The new clustering columns, instead of the current ones. Dots separate the names of nested
-    columns; names with dots are in backticks."""
+    """They replace the current ones. Dots separate the names of nested columns; names with dots are
+    in backticks."""
     none: Annotated[
-        bool, Flag(help="remove all clustering columns; files keep the order of their rows")
+        bool, Flag("remove all clustering columns; files keep the order of their rows")
     ] = False
-    """Whether the table gets no clustering columns. Either this or `by` is required."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ class SetPropertiesOptions(ChangeOptions):
     properties: Annotated[
         Mapping[str, str],
         Flag(
+            "a property and its value, such as delta.enableDeletionVectors=true; repeatable",
             name="--set",
-            help="a property and its value, such as delta.enableDeletionVectors=true; repeatable",
         ),
     ] = field(default_factory=dict)
     """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` request
@@ -31,12 +31,11 @@ class SetPropertiesOptions(ChangeOptions):
     remove: Annotated[
         tuple[str, ...],
         Flag(
+            "a property to remove; a missing property is not an error; repeatable",
             name="--unset",
             metavar="K",
-            help="a property to remove; a missing property is not an error; repeatable",
         ),
     ] = ()
-    """Properties to remove; a missing property is not an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

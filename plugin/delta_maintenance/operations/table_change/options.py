@@ -65,13 +65,9 @@ class ChangeOptions(Record):
     """Options that these operations share."""
 
     other_writers: flags.OtherWritersField = None
-    """The other writers of the table; required for tables on S3."""
     operation_id: flags.OperationId = None
-    """The ID of the task: a repeated run of it finds the commit of the first. By default each plan
-    has a new ID.
-    """
+    """By default each plan has a new ID."""
     operation_since: flags.OperationSince = None
-    """The first start of the task: with an `operation_id`, older commits are not searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

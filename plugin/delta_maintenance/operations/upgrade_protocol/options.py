@@ -21,30 +21,25 @@ class UpgradeProtocolOptions(ChangeOptions):
     features: Annotated[
         tuple[str, ...],
         Flag(
+            "a table feature, by its name in the protocol; repeatable",
             name="--feature",
             metavar="NAME",
-            help="a table feature, by its name in the protocol; repeatable",
         ),
     ] = ()
-    """Names as in the protocol; required features are added as well."""
+    """Required features are added as well."""
     reader_version: Annotated[
-        int | None, Flag(help=("support all features that reader version N implies"))
+        int | None, Flag("support all features that reader version N implies")
     ] = None
-    """A version whose implied features the table should support."""
     writer_version: Annotated[
-        int | None, Flag(help=("support all features that writer version N implies"))
+        int | None, Flag("support all features that writer version N implies")
     ] = None
-    """A version whose implied features the table should support."""
     convert_draft: Annotated[
         bool,
         Flag(
-            help=(
-                "convert the remains of a 2023 draft of row tracking: the high-water mark moves "
-                "into its domain, and maps that represent the text of a domain become text"
-            )
+            "convert the remains of a 2023 draft of row tracking: the high-water mark moves "
+            "into its domain, and maps that represent the text of a domain become text"
         ),
     ] = False
-    """Whether the remains of a 2023 draft of row tracking are converted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,38 +30,29 @@ class VacuumOptions(Record):
     mode: Annotated[
         Mode,
         Flag(
-            help=(
-                "full, the default, lists the table's folder; lite finds only files that the log "
-                "records as removed; inventory reads a list made elsewhere"
-            )
+            "full, the default, lists the table's folder; lite finds only files that the log "
+            "records as removed; inventory reads a list made elsewhere"
         ),
     ] = "full"
-    """`full` lists the table's folder; `lite` finds only files that the log records as removed, and
-    no files that never were in the table; `inventory` reads a list of the folder made elsewhere."""
     retention: Annotated[
         timedelta | None,
         Flag(
-            metavar="I",
-            help="how long removed files are kept, such as '30 days'; by default the table's "
+            "how long removed files are kept, such as '30 days'; by default the table's "
             "delta.deletedFileRetentionDuration, but at least a week. A shorter time requires "
             "both flags below",
+            metavar="I",
         ),
     ] = None
-    """How long removed files are kept; by default the table's `delta.deletedFileRetentionDuration`,
-    but at least a week. A shorter time requires both flags."""
     allow_short_retention: Annotated[
-        bool,
-        Flag(help="allow deleting files that the table's own retention, or the last week, covers"),
+        bool, Flag("allow deleting files that the table's own retention, or the last week, covers")
     ] = False
-    """First flag: allows deleting files that the table's retention, or the last week, covers."""
     no_other_writers: Annotated[
         bool,
         Flag(
-            help="confirm that no client writes to the table or reads older versions of it during "
+            "confirm that no client writes to the table or reads older versions of it during "
             "the run"
         ),
     ] = False
-    """Second flag: no client writes to the table or reads older versions of it during the run."""
     as_of: Instant | None = None
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.
@@ -69,73 +60,55 @@ class VacuumOptions(Record):
     keep_versions: Annotated[
         tuple[Version, ...],
         Flag(
+            "a version whose files are all kept, whatever its age; repeatable",
             name="--keep-version",
-            help="a version whose files are all kept, whatever its age; repeatable",
         ),
     ] = ()
-    """Versions whose files are all kept, whatever their age."""
     streams: Streams = ()
-    """Checkpoint folders of streams: what they have not read is kept."""
     last_read: LastRead = ()
-    """Files with the last version that a consumer has read: what it has not read is kept."""
     clones: Annotated[
         tuple[str, ...],
         Flag(
+            "a shallow clone of this table, whose files are kept; repeatable",
             name="--clone",
             metavar="URI",
-            help="a shallow clone of this table, whose files are kept; repeatable",
         ),
     ] = ()
-    """Addresses of shallow clones of this table, in addition to those of `holders`. The files to
-    which any of their versions refers are kept."""
+    """In addition to those of `holders`."""
     holders: Holders = Holders()
     """What else holds versions and files: kept versions, readers and clones. The kept versions in
     the log of the table always count."""
     inventory: Annotated[
         str | None,
         Flag(
-            metavar="URI",
-            help="with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
+            "with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
             "table, with the columns path, length, isDir and modificationTime",
+            metavar="URI",
         ),
     ] = None
-    """For the mode `inventory`: a Parquet file, a folder of Parquet files or a Delta table, with
-    the columns `path`, `length`, `isDir` and `modificationTime`."""
     foreign_files: Annotated[
-        bool,
-        Flag(help="also delete files whose names are not those of Delta's files, such as a readme"),
+        bool, Flag("also delete files whose names are not those of Delta's files, such as a readme")
     ] = False
-    """Whether to delete also files whose names are not those of Delta's files."""
     archived: Annotated[
         Literal["keep", "delete"],
         Flag(
-            help="whether unreferenced files in archive classes, such as GLACIER, are kept (the "
+            "whether unreferenced files in archive classes, such as GLACIER, are kept (the "
             "default) or deleted"
         ),
     ] = "keep"
-    """Whether unreferenced files are kept or deleted if they are in a storage class from which no
-    file can be read at once."""
     allow_large_delete: Annotated[
-        bool,
-        Flag(help="allow deleting more than 1,000 files that are more than half of all files"),
+        bool, Flag("allow deleting more than 1,000 files that are more than half of all files")
     ] = False
-    """Whether to allow deleting more than 1,000 files that are more than half of all files, or
-    bytes."""
-    ignore_missing_files: Annotated[
-        bool, Flag(help="continue if files of the table are missing")
-    ] = False
-    """Whether to continue if files of the table are missing."""
+    """The same holds for more than half of all bytes."""
+    ignore_missing_files: Annotated[bool, Flag("continue if files of the table are missing")] = (
+        False
+    )
     log_commits: Annotated[
-        bool | None,
-        Flag(help="commit VACUUM START and VACUUM END; by default on all stores but S3"),
+        bool | None, Flag("commit VACUUM START and VACUUM END; by default on all stores but S3")
     ] = None
-    """Whether VACUUM START and VACUUM END are committed. By default on all stores but S3,
-    as in Delta Spark."""
     other_writers: Annotated[
-        OtherWriters | None,
-        Flag(help="the other writers of a table on S3, required with --log-commits"),
+        OtherWriters | None, Flag("the other writers of a table on S3, required with --log-commits")
     ] = None
-    """The other writers of a table on S3, required for commits."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 4 << 30
     """With `auto`, the bytes of log from which on Spark is used."""

@@ -22,14 +22,11 @@ class TouchOptions(Record):
     """When a table counts as idle, and what the new version says."""
 
     older_than: Annotated[
-        timedelta, Flag(metavar="I", help="the age of the newest version from which it is idle")
+        timedelta, Flag("the age of the newest version from which it is idle", metavar="I")
     ] = timedelta(days=30)
-    """The age of the newest version from which the table is idle."""
-    note: Annotated[str | None, Flag(metavar="TEXT", help="a text for the history")] = None
-    """Is stored in the history of the table."""
+    note: Annotated[str | None, Flag("a text for the history", metavar="TEXT")] = None
     engine: Engine = "auto"
     other_writers: OtherWritersField = None
-    """Who else commits to a table on S3."""
     operation_id: OperationId = None
     operation_since: OperationSince = None
 
