@@ -53,7 +53,7 @@ def vended_credentials(
     `CatalogError` if the catalog offers nothing but to sign each request itself.
     """
     shared = _texts(config)
-    found = []
+    credentials = []
     for entry in list(entries) or [{}]:
         prefix = entry.get("prefix")
         prefix = prefix if isinstance(prefix, str) and prefix else location
@@ -68,7 +68,7 @@ def vended_credentials(
                 )
             continue
         ends = entry.get("expiration-time-ms")
-        found.append(
+        credentials.append(
             VendedCredentials(
                 prefix=prefix,
                 access=_ACCESS.get(str(entry.get("operation")), access),
@@ -76,7 +76,7 @@ def vended_credentials(
                 options=options,
             )
         )
-    return tuple(found)
+    return tuple(credentials)
 
 
 def temporary_credentials(
@@ -107,12 +107,12 @@ def credentials_for(
     address: str | Address, credentials: Iterable[VendedCredentials]
 ) -> VendedCredentials | None:
     """Returns the credentials with the longest prefix that contains an address."""
-    wanted = address if isinstance(address, Address) else Address.parse(address)
+    file_address = address if isinstance(address, Address) else Address.parse(address)
     best, length = None, -1
-    for each in credentials:
-        prefix = _parsed(each.prefix)
-        if prefix is not None and _contains(prefix, wanted) and len(prefix.path) > length:
-            best, length = each, len(prefix.path)
+    for candidate in credentials:
+        prefix = _parsed(candidate.prefix)
+        if prefix is not None and _contains(prefix, file_address) and len(prefix.path) > length:
+            best, length = candidate, len(prefix.path)
     return best
 
 
@@ -165,9 +165,9 @@ def _shared_access_signature(held: Mapping[str, str], prefix: str) -> tuple[str,
         name.removeprefix(_SAS): value for name, value in held.items() if name.startswith(_SAS)
     }
     host = prefix.partition("@")[2].partition("/")[0]
-    for wanted in (host, host.partition(".")[0]):
-        if wanted in theirs:
-            return wanted, theirs[wanted]
+    for account in (host, host.partition(".")[0]):
+        if account in theirs:
+            return account, theirs[account]
     # Without a host in the prefix, only one account can be meant.
     return next(iter(theirs.items())) if len(theirs) == 1 and not host else ("", None)
 
@@ -275,7 +275,7 @@ class CredentialSource:
         They may have ended before their time, or the catalog does not state it.
         """
         with self._lock:
-            if not any(each is credentials for each in self._held):
+            if not any(current is credentials for current in self._held):
                 return True
             ends, now = credentials.expires_at, self._now()
             # Newer credentials do not help if the store denies what they are for.
@@ -299,7 +299,7 @@ class CredentialSource:
             # Not renewed: these are the first ones for writing.
             held = None
         try:
-            found = self._requested(Access.READ_WRITE if write else Access.READ, address)
+            credentials = self._requested(Access.READ_WRITE if write else Access.READ, address)
         except DeltaMaintenanceError as error:
             self._failure = error = self._located(error, held)
             self._failed_at = self._now()
@@ -308,7 +308,7 @@ class CredentialSource:
             _logger.warning("%s; the old credentials are used until they end", error)
             return usable
         self._failure, self._writes = None, write
-        return found
+        return credentials
 
     def _requested(self, access: Access, address: Address) -> VendedCredentials:
         name, catalog = self._reference.name, self._catalog()
@@ -321,29 +321,29 @@ class CredentialSource:
                 remedy="run again; a policy lists its tables anew",
             )
         offered = catalog.credentials(self._table, access)
-        found = credentials_for(address, offered)
-        if found is None:
+        credentials = credentials_for(address, offered)
+        if credentials is None:
             raise CatalogError(
                 f"the catalog vends no credentials for {address}",
                 table=str(name),
                 remedy="let it vend them for the table, or give credentials of the store and the "
                 "storage option catalog_access=none",
             )
-        ends = found.expires_at
+        ends = credentials.expires_at
         if ends is not None and ends <= self._now():
             raise CatalogError(
                 f"the catalog vends credentials that ended at {ends:%Y-%m-%dT%H:%M:%SZ}",
                 table=str(name),
                 remedy="compare its clock with that of this machine",
             )
-        if not self._serves(found, write=access is Access.READ_WRITE):
+        if not self._serves(credentials, write=access is Access.READ_WRITE):
             raise CatalogError(
                 f"the catalog vends credentials for {address} for reading only",
                 table=str(name),
                 remedy="grant the right to write to the table",
             )
         self._held, self._held_since = offered, self._now()
-        return found
+        return credentials
 
     def _serves(self, held: VendedCredentials, *, write: bool) -> bool:
         return not write or held.access is Access.READ_WRITE

@@ -91,11 +91,11 @@ class GenericTables(Catalog):
                     yield name.parts, table_id
 
         def load(entry: tuple[tuple[str, ...], str | None]) -> tuple[()]:
-            parts, table_id = entry
-            answer = self._load(parts)
+            table_parts, table_id = entry
+            answer = self._load(table_parts)
             if _is_delta(answer):
-                name = CatalogName(self.kind, parts)
-                gathering.add(parts, partial(self._table, name, answer, table_id))
+                name = CatalogName(self.kind, table_parts)
+                gathering.add(table_parts, partial(self._table, name, answer, table_id))
             else:
                 gathering.pass_over(PassedOver.OTHER_FORMAT)
             return ()
@@ -107,8 +107,8 @@ class GenericTables(Catalog):
             namespaces: list[tuple[str, ...]] = []
             while level := gathering.each(children, [(name, name) for name in level]):
                 namespaces += level
-            found = gathering.each(tables, [(name, name) for name in namespaces])
-            gathering.each(load, [(entry[0], entry) for entry in found])
+            entries_found = gathering.each(tables, [(name, name) for name in namespaces])
+            gathering.each(load, [(entry[0], entry) for entry in entries_found])
             return gathering.listing()
 
     def resolve(self, name: CatalogName) -> CatalogTable:
@@ -137,8 +137,8 @@ class GenericTables(Catalog):
 
     def check(self) -> str:
         """Requests the configuration of the warehouse, or the list of warehouses."""
-        parts = (self._catalog,) if self._catalog else ()
-        with self.client.naming(str(CatalogName(self.kind, parts))):
+        warehouse_parts = (self._catalog,) if self._catalog else ()
+        with self.client.naming(str(CatalogName(self.kind, warehouse_parts))):
             if self._catalog:
                 self._prefix(self._catalog)
             else:
@@ -152,9 +152,11 @@ class GenericTables(Catalog):
     def _prefix(self, warehouse: str) -> str:
         """Returns what stands for a warehouse in paths."""
         if warehouse not in self._prefixes:
-            found = self.client.get(f"{self.namespaces_path}/v1/config", {"warehouse": warehouse})
-            prefix = texts(found.get("overrides")).get("prefix")
-            prefix = prefix or texts(found.get("defaults")).get("prefix") or warehouse
+            configuration = self.client.get(
+                f"{self.namespaces_path}/v1/config", {"warehouse": warehouse}
+            )
+            prefix = texts(configuration.get("overrides")).get("prefix")
+            prefix = prefix or texts(configuration.get("defaults")).get("prefix") or warehouse
             self._prefixes[warehouse] = segment(prefix)
         return self._prefixes[warehouse]
 
@@ -167,9 +169,9 @@ class GenericTables(Catalog):
             query["parent"] = _SEPARATOR.join(levels)
         for page in self.client.pages(path, query, token="pageToken", next_token=_NEXT):
             namespaces = page.get("namespaces")
-            for found in namespaces if isinstance(namespaces, list) else ():
-                if isinstance(found, list) and found and tuple(found[:-1]) == levels:
-                    yield (parent[0], *map(str, found))
+            for namespace in namespaces if isinstance(namespaces, list) else ():
+                if isinstance(namespace, list) and namespace and tuple(namespace[:-1]) == levels:
+                    yield (parent[0], *map(str, namespace))
 
     def _identifiers(self, namespace: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
         path = f"{self._namespace_path(namespace)}/generic-tables"
@@ -178,9 +180,9 @@ class GenericTables(Catalog):
             yield from entries(page, "identifiers")
 
     def _load(
-        self, parts: tuple[str, ...], headers: Mapping[str, str] | None = None
+        self, table_parts: tuple[str, ...], headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        path = f"{self._namespace_path(parts[:-1])}/generic-tables/{segment(parts[-1])}"
+        path = f"{self._namespace_path(table_parts[:-1])}/generic-tables/{segment(table_parts[-1])}"
         return self.client.get(path, headers=headers)
 
     def _namespace_path(self, namespace: tuple[str, ...]) -> str:

@@ -140,13 +140,13 @@ class GlueClient:
 
         Parameters that are None are left out.
         """
-        given = {name: value for name, value in parameters.items() if value is not None}
+        arguments = {name: value for name, value in parameters.items() if value is not None}
 
         def attempt() -> dict[str, Any]:
             with self._counting:
                 self.requests += 1
             try:
-                reply: dict[str, Any] = getattr(self._client, method)(**given)
+                reply: dict[str, Any] = getattr(self._client, method)(**arguments)
                 return reply
             # Connection, parser and credential errors have no common base class.
             except Exception as error:
@@ -202,7 +202,7 @@ class GlueCatalog(Catalog):
         databases: list[str] = []
         try:
             for page in self._pages("get_databases"):
-                names = [str(each["Name"]) for each in page.get("DatabaseList", [])]
+                names = [str(database["Name"]) for database in page.get("DatabaseList", [])]
                 databases += [name for name in names if leads_to(self._parts(name))]
         except GlueFailure as failure:
             error = self._error(failure, (), "glue:GetDatabases")
@@ -217,12 +217,12 @@ class GlueCatalog(Catalog):
     def resolve(self, name: CatalogName) -> CatalogTable:
         catalog, database, table = three_parts(name, self._catalog)
         try:
-            found = self._client.call(
+            answer = self._client.call(
                 "get_table", CatalogId=catalog, DatabaseName=database, Name=table
             )
         except GlueFailure as failure:
             raise self._error(failure, name.parts, "glue:GetTable") from None
-        return _entry(found["Table"], name.parts).delta_table()
+        return _entry(answer["Table"], name.parts).delta_table()
 
     def check(self) -> str:
         try:
@@ -234,21 +234,21 @@ class GlueCatalog(Catalog):
     def close(self) -> None:
         self._client.close()
 
-    def _tables_of(self, database: str, wanted: Wanted) -> EntryListing:
+    def _tables_of(self, database: str, is_wanted: Wanted) -> EntryListing:
         """Lists one database. Tables of the pages before a failure are kept."""
         listing = EntryListing(self.kind)
         try:
             for page in self._pages("get_tables", DatabaseName=database):
                 for table in page.get("TableList", []):
-                    parts = self._parts(database, str(table["Name"]))
-                    if wanted(parts):
-                        listing.put(_entry(table, parts))
+                    database_parts = self._parts(database, str(table["Name"]))
+                    if is_wanted(database_parts):
+                        listing.put(_entry(table, database_parts))
                     else:
                         listing.passed_over[PassedOver.NOT_IN_POLICY] += 1
         except GlueFailure as failure:
-            parts = self._parts(database)
-            error = self._error(failure, parts, "glue:GetTables")
-            listing.failed(parts, error)
+            database_parts = self._parts(database)
+            error = self._error(failure, database_parts, "glue:GetTables")
+            listing.failed(database_parts, error)
         return listing
 
     def _pages(self, method: str, **parameters: Any) -> Iterator[dict[str, Any]]:
@@ -274,16 +274,16 @@ class GlueCatalog(Catalog):
     def _parts(self, *below: str) -> tuple[str, ...]:
         return (self._catalog, *below) if self._catalog else below
 
-    def _error(self, failure: GlueFailure, parts: tuple[str, ...], needs: str) -> CatalogError:
-        where = where_of(self.kind, parts)
+    def _error(self, failure: GlueFailure, name_parts: tuple[str, ...], needs: str) -> CatalogError:
+        where = where_of(self.kind, name_parts)
         return catalog_error(failure, server=failure.service, where=where, needs=needs)
 
 
-def _entry(table: Mapping[str, Any], parts: tuple[str, ...]) -> SparkEntry:
+def _entry(table: Mapping[str, Any], name_parts: tuple[str, ...]) -> SparkEntry:
     storage = table.get("StorageDescriptor") or {}
     return SparkEntry(
         kind=CatalogKind.GLUE,
-        parts=parts,
+        parts=name_parts,
         parameters=table.get("Parameters") or {},
         location=storage.get("Location"),
         serde_parameters=(storage.get("SerdeInfo") or {}).get("Parameters") or {},

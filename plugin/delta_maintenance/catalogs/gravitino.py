@@ -112,17 +112,19 @@ class GravitinoCatalog(Catalog):
                 else:
                     gathering.pass_over(PassedOver.NOT_IN_POLICY)
 
-        def load(parts: tuple[str, ...]) -> tuple[()]:
-            table = self._load(parts)
+        def load(name_parts: tuple[str, ...]) -> tuple[()]:
+            table = self._load(name_parts)
             if _is_delta(table):
-                gathering.add(parts, partial(self._table, CatalogName(self.kind, parts), table))
+                gathering.add(
+                    name_parts, partial(self._table, CatalogName(self.kind, name_parts), table)
+                )
             else:
                 gathering.pass_over(PassedOver.OTHER_FORMAT)
             return ()
 
         with Gathering(self.client, self.kind) as gathering:
-            parts = (self._catalog,) if self._catalog else ()
-            level = gathering.each(catalogs, [(parts, None)])
+            name_parts = (self._catalog,) if self._catalog else ()
+            level = gathering.each(catalogs, [(name_parts, None)])
             for step in (schemas, tables):
                 level = gathering.each(step, [(name, name) for name in level])
             gathering.each(load, [(name, name) for name in level])
@@ -150,8 +152,8 @@ class GravitinoCatalog(Catalog):
         without: set[Aspect] = set()
 
         def one(table: CatalogTable) -> Iterator[CatalogTable]:
-            asked = table.further & aspects - without
-            if Aspect.OWNER in asked:
+            requested = table.further & aspects - without
+            if Aspect.OWNER in requested:
                 try:
                     table = replace(table, owner=self._owner(table.name))
                 except RequestRefused as failure:
@@ -159,14 +161,14 @@ class GravitinoCatalog(Catalog):
                         raise
                     # A server without authorization, which is the default, has no owners.
                     without.add(Aspect.OWNER)
-            if Aspect.TAGS in asked:
+            if Aspect.TAGS in requested:
                 table = replace(table, tags=self._tags(table.name))
             yield table
 
-        what = "the owner and the tags"
-        with Gathering(self.client, self.kind, subject=what, needs=_FURTHER_RIGHTS) as gathering:
-            found = gathering.each(one, [(table.name.parts, table) for table in tables])
-            return replace(gathering.part(found), without=frozenset(without))
+        subject = "the owner and the tags"
+        with Gathering(self.client, self.kind, subject=subject, needs=_FURTHER_RIGHTS) as gathering:
+            described_tables = gathering.each(one, [(table.name.parts, table) for table in tables])
+            return replace(gathering.part(described_tables), without=frozenset(without))
 
     def _owner(self, name: CatalogName) -> str | None:
         answer = self.client.get(f"{self._metalake}/owners/table/{_full_name(name)}")
@@ -198,9 +200,9 @@ class GravitinoCatalog(Catalog):
 
     def check(self) -> str:
         """Requests the catalog, or the list of catalogs."""
-        parts = (self._catalog,) if self._catalog else ()
-        with self.client.naming(str(CatalogName(self.kind, parts))):
-            answer = self.client.get("/".join([self._root, *map(segment, parts)]))
+        name_parts = (self._catalog,) if self._catalog else ()
+        with self.client.naming(str(CatalogName(self.kind, name_parts))):
+            answer = self.client.get("/".join([self._root, *map(segment, name_parts)]))
         if self._catalog:
             _check_provider(self._catalog, answer.get("catalog"))
         return f"{self.client.title} answers"
@@ -209,12 +211,12 @@ class GravitinoCatalog(Catalog):
         """Closes connections."""
         self.client.close()
 
-    def _names(self, parts: tuple[str, ...], kind: str) -> Sequence[str]:
-        found = entries(self.client.get(f"{self._path(parts)}/{kind}"), "identifiers")
-        return [name for entry in found if (name := text(entry.get("name")))]
+    def _names(self, name_parts: tuple[str, ...], kind: str) -> Sequence[str]:
+        identifiers = entries(self.client.get(f"{self._path(name_parts)}/{kind}"), "identifiers")
+        return [name for entry in identifiers if (name := text(entry.get("name")))]
 
-    def _load(self, parts: tuple[str, ...]) -> Mapping[str, Any]:
-        table = self.client.get(self._path(parts)).get("table")
+    def _load(self, name_parts: tuple[str, ...]) -> Mapping[str, Any]:
+        table = self.client.get(self._path(name_parts)).get("table")
         return table if isinstance(table, Mapping) else {}
 
     def _table(self, name: CatalogName, table: Mapping[str, Any]) -> CatalogTable:
@@ -227,9 +229,9 @@ class GravitinoCatalog(Catalog):
             further=self._further,
         )
 
-    def _path(self, parts: tuple[str, ...]) -> str:
-        steps = zip(("", "/schemas", "/tables"), parts, strict=False)
-        return self._root + "".join(f"{step}/{segment(part)}" for step, part in steps)
+    def _path(self, name_parts: tuple[str, ...]) -> str:
+        steps = zip(("", "/schemas", "/tables"), name_parts, strict=False)
+        return self._root + "".join(f"{step}/{segment(name_part)}" for step, name_part in steps)
 
 
 def _check_provider(catalog: str, entry: object) -> None:
@@ -246,7 +248,7 @@ def _is_delta(table: Mapping[str, Any]) -> bool:
 
 
 def _full_name(name: CatalogName) -> str:
-    if any("." in part for part in name.parts):
+    if any("." in name_part for name_part in name.parts):
         # It could not be told from the name of another table.
         raise CatalogError(
             f"the owner and the tags of {name} cannot be requested",

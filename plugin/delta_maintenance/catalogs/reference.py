@@ -63,27 +63,27 @@ class CatalogReference:
         cls, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
     ) -> Self | None:
         """Returns the reference in storage options; None if they name no table."""
-        given = storage_options or {}
-        if CATALOG_TABLE not in given:
+        options = storage_options or {}
+        if CATALOG_TABLE not in options:
             return None
-        access = given.get(ACCESS)
+        access = options.get(ACCESS)
         if access not in (None, NO_ACCESS, *Access):
             raise InvalidRequestError(
                 f"the storage option {ACCESS} is {access!r}",
                 remedy=f"write one of {', '.join(Access)}, {NO_ACCESS}",
             )
-        name = CatalogName.parse(given[CATALOG_TABLE])
-        settings = settings_of(name.kind, given, environment)
-        if LOCATION in given:
+        name = CatalogName.parse(options[CATALOG_TABLE])
+        settings = settings_of(name.kind, options, environment)
+        if LOCATION in options:
             # In executors of Spark, nothing else names the table.
-            remember_name(given[LOCATION], str(name))
+            remember_name(options[LOCATION], str(name))
         return cls(
             name=name,
             settings=settings,
             access=None if access in (None, NO_ACCESS) else Access(access),
             vends=access != NO_ACCESS,
-            managed=given.get(MANAGED) == "true",
-            location=Address.parse(given[LOCATION]) if LOCATION in given else None,
+            managed=options.get(MANAGED) == "true",
+            location=Address.parse(options[LOCATION]) if LOCATION in options else None,
             catalog_key=frozenset(options_of(settings).items()),
         )
 
@@ -154,18 +154,22 @@ def locate(
     written. `settings_of` documents the options of the catalog. Raises `CatalogError` if the
     catalog does not have the table.
     """
-    given = dict(storage_options or {})
+    all_options = dict(storage_options or {})
     if not is_catalog_name(text):
         # Of a table that a policy found, the options may refer to the catalog.
-        options = given if access is None else with_access(given, access)
+        options = all_options if access is None else with_access(all_options, access)
         return Located(address=text, storage_options=options)
     name = CatalogName.parse(text)
-    settings = settings_of(name.kind, given, environment)
+    settings = settings_of(name.kind, all_options, environment)
     with open_catalog(settings) as catalog:
         table = catalog.resolve(name)
     remember_name(table.location, str(table.name))
-    own = {option: value for option, value in given.items() if not is_catalog_option(option)}
+    store_options = {
+        option: value for option, value in all_options.items() if not is_catalog_option(option)
+    }
     refers = reference_options(table, settings, access=access)
-    if refers and ACCESS in given:
-        refers[ACCESS] = given[ACCESS]
-    return Located(address=table.location, storage_options={**own, **refers}, name=table.name)
+    if refers and ACCESS in all_options:
+        refers[ACCESS] = all_options[ACCESS]
+    return Located(
+        address=table.location, storage_options={**store_options, **refers}, name=table.name
+    )

@@ -50,23 +50,23 @@ def settings_of(
     Credentials of the environment are used only if the options contain none, and only for the
     address that they belong to.
     """
-    given = {
+    catalog_options = {
         _MEANINGS.get(name, name): value
         for option, value in options.items()
         if is_catalog_option(option)
         and (name := option.removeprefix(CATALOG_PREFIX)) not in _OF_TABLE
     }
-    address, catalog = given.pop("uri", None), given.pop("name", None)
+    address, catalog = catalog_options.pop("uri", None), catalog_options.pop("name", None)
     for around in _surroundings(kind, environment):
         theirs = around.pop("uri", None)
         if address is not None and theirs is not None and not _same(address, theirs):
             continue
         address = address or theirs
-        if given.keys() & SECRETS:
+        if catalog_options.keys() & SECRETS:
             around = {name: value for name, value in around.items() if name not in SECRETS}
-        given = around | given
+        catalog_options = around | catalog_options
         break
-    return CatalogSettings(kind=kind, address=address, catalog=catalog, options=given)
+    return CatalogSettings(kind=kind, address=address, catalog=catalog, options=catalog_options)
 
 
 def options_of(settings: CatalogSettings) -> dict[str, str]:
@@ -94,35 +94,37 @@ def secret_variables(settings: CatalogSettings) -> dict[str, str | None]:
 
     None stands for a variable that must not be inherited, because it belongs to other credentials.
     """
-    found = {name: value for name, value in settings.options.items() if name in SECRETS}
-    if not found:
+    secrets = {name: value for name, value in settings.options.items() if name in SECRETS}
+    if not secrets:
         return {}
     prefix = _PREFIXES[settings.kind]
     variables: dict[str, str | None] = dict.fromkeys(
         f"{prefix}_{name}" for name in ("URI", "TOKEN", "CLIENT_ID", "CLIENT_SECRET")
     )
-    return variables | {f"{prefix}_{name.upper()}": value for name, value in found.items()}
+    return variables | {f"{prefix}_{name.upper()}": value for name, value in secrets.items()}
 
 
 def _surroundings(kind: CatalogKind, environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """Yields the options in the environment, by the families of variables that a kind has."""
     for prefix, names in _FAMILIES[kind]:
-        found = {
+        settings = {
             _MEANINGS.get(meaning, meaning): value
             for name, meaning in names.items()
             if (value := environment.get(f"{prefix}_{name}"))
         }
-        if found and (prefix != _DATABRICKS or "uri" in found):
-            if prefix == _DATABRICKS and "://" not in found["uri"]:
-                found["uri"] = f"https://{found['uri']}"
-            if "token" in found:
+        if settings and (prefix != _DATABRICKS or "uri" in settings):
+            if prefix == _DATABRICKS and "://" not in settings["uri"]:
+                settings["uri"] = f"https://{settings['uri']}"
+            if "token" in settings:
                 # The other credentials are those for obtaining a token.
-                found = {n: v for n, v in found.items() if n not in ("client_id", "client_secret")}
-            yield found
+                settings = {
+                    n: v for n, v in settings.items() if n not in ("client_id", "client_secret")
+                }
+            yield settings
 
 
-def _same(address: str, other: str) -> bool:
-    return address.rstrip("/").lower() == other.rstrip("/").lower()
+def _same(address: str, other_address: str) -> bool:
+    return address.rstrip("/").lower() == other_address.rstrip("/").lower()
 
 
 _OF_TABLE = frozenset(("table", "access", "managed", "location"))

@@ -92,15 +92,15 @@ class EntryListing:
         except CatalogError as error:
             self.failed(entry.parts, error)
 
-    def failed(self, parts: tuple[str, ...], error: CatalogError) -> None:
+    def failed(self, name_parts: tuple[str, ...], error: CatalogError) -> None:
         """Adds a failure of the catalog, a namespace or a table."""
-        self._failures.append(CatalogFailure(where=where_of(self._kind, parts), error=error))
+        self._failures.append(CatalogFailure(where=where_of(self._kind, name_parts), error=error))
 
-    def add(self, other: EntryListing) -> None:
+    def add(self, listing: EntryListing) -> None:
         """Adds the listing of another part of the catalog."""
-        self._tables += other._tables
-        self._failures += other._failures
-        self.passed_over += other.passed_over
+        self._tables += listing._tables
+        self._failures += listing._failures
+        self.passed_over += listing.passed_over
 
     def result(self, *, requests: int) -> CatalogListing:
         """The complete listing."""
@@ -127,9 +127,9 @@ def three_parts(name: CatalogName, catalog: str | None) -> tuple[str | None, str
     return (above[0] if above else catalog), database, table
 
 
-def where_of(kind: CatalogKind, parts: tuple[str, ...]) -> str:
+def where_of(kind: CatalogKind, name_parts: tuple[str, ...]) -> str:
     """Returns the name of a part of a catalog, with the scheme."""
-    return f"{kind}://{'.'.join(map(encoded, parts))}"
+    return f"{kind}://{'.'.join(map(encoded, name_parts))}"
 
 
 def is_view(table_type: str) -> bool:
@@ -139,9 +139,9 @@ def is_view(table_type: str) -> bool:
 
 def _address(path: str) -> str:
     """Converts Hadoop's text of a path, in which nothing is percent-encoded."""
-    scheme, mark, rest = path.partition(":")
+    scheme, mark, remainder = path.partition(":")
     if mark and scheme.lower() == "file":
-        return str(Address("file", "", "/" + rest.strip("/"), before="file://"))
+        return str(Address("file", "", "/" + remainder.strip("/"), before="file://"))
     return path
 
 

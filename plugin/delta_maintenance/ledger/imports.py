@@ -78,8 +78,8 @@ def import_history(
     table_id = table.snapshot().metadata.id
     if table_id is None:
         return 0
-    known = imported.newest.get(table_id, -1)
-    commits = [each for each in table.history() if each.version > known]
+    newest_imported = imported.newest.get(table_id, -1)
+    commits = [commit for commit in table.history() if commit.version > newest_imported]
     rows = [
         {**row, "table_name": policy_table.name, "table_id": table_id, "table_uri": table.uri}
         for row in rows_of_history(commits)
@@ -87,14 +87,14 @@ def import_history(
     if not rows:
         return 0
     # Named by where the import begins: another import from there is the same one.
-    run_id = f"log-{table_id}-{known + 1}"
+    run_id = f"log-{table_id}-{newest_imported + 1}"
     for row in rows:
         row |= {"run_id": run_id, "row_id": f"{run_id}-{row['version_after']}"}
         row |= {name: one_line(row[name]) for name in ("table_name", "table_uri")}
         row["owner"] = one_line(policy_table.owner)
-    found = pa.Table.from_pylist(rows, schema=SCHEMA)
+    history_rows = pa.Table.from_pylist(rows, schema=SCHEMA)
     is_new = ledger.append(
-        Delivery(run_id=run_id, rows=found, since_version=imported.since_version)
+        Delivery(run_id=run_id, rows=history_rows, since_version=imported.since_version)
     )
     return len(rows) if is_new else 0
 
@@ -146,19 +146,19 @@ def _metrics(value: Any) -> dict[str, int]:
     """Returns the whole numbers among the metrics of a commit; some engines write them as text."""
     if not isinstance(value, Mapping):
         return {}
-    found = {}
-    for name, each in value.items():
-        text = str(each)
-        if not isinstance(each, bool) and re.fullmatch(r"-?\d{1,18}", text):
-            found[_METRICS.get(str(name), str(name))] = int(text)
-    return found
+    metrics = {}
+    for name, metric in value.items():
+        text = str(metric)
+        if not isinstance(metric, bool) and re.fullmatch(r"-?\d{1,18}", text):
+            metrics[_METRICS.get(str(name), str(name))] = int(text)
+    return metrics
 
 
 def _deleted_bytes(metrics: Mapping[str, int], planned: Mapping[str, int]) -> int | None:
     """Returns the bytes that a vacuum announced, if it deleted as many files as announced."""
     files = planned.get("numFilesToDelete")
-    whole = files is not None and metrics.get("deleted") == files
-    return planned.get("sizeOfDataToDelete") if whole else None
+    is_complete = files is not None and metrics.get("deleted") == files
+    return planned.get("sizeOfDataToDelete") if is_complete else None
 
 
 def _names(value: Any) -> bool:

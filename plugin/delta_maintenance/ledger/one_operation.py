@@ -112,16 +112,16 @@ def recorded(
 
     `name` returns the name or the address of the table, once the block has ended.
     """
-    one = OneOperation(record, plans=plans, is_wanted=deliver is not None)
+    operation = OneOperation(record, plans=plans, is_wanted=deliver is not None)
     failure: Exception | None = None
     try:
-        yield one
+        yield operation
     except Exception as error:
         failure = error
         raise
     finally:
-        if deliver is not None and not one.goes_on:
-            deliver(one.result(name(), failure))
+        if deliver is not None and not operation.goes_on:
+            deliver(operation.result(name(), failure))
 
 
 def delivering_to(
@@ -153,14 +153,14 @@ def delivering_to(
         def opened(at: str) -> Store:
             return open_store(at, options(at))
 
-        kept = None
+        state_store = None
         if folder is not None:
             try:
-                kept = opened(folder)
+                state_store = opened(folder)
             except DeltaMaintenanceError as error:
                 warn([f"the state folder cannot be used: {error}"])
         recorder = Recorder(
-            open_ledger=lambda: LedgerTable(opened(address)), state=kept, address=address
+            open_ledger=lambda: LedgerTable(opened(address)), state=state_store, address=address
         )
         origin = Origin(done_by=done_by, run_id=clock.new_id())
         warn(recorder.record(result, origin))

@@ -115,18 +115,18 @@ class Recorder:
     def _worth_a_row(self, result: RunResult) -> RunResult:
         if self.address is None or place_of(result.uri) != place_of(self.address):
             return result
-        worth = (each for each in result.outcomes if each.status != "nothing-to-do")
+        worth = (outcome for outcome in result.outcomes if outcome.status != "nothing-to-do")
         return replace(result, outcomes=tuple(worth))
 
     def _deliver(self, run_id: str, rows: pa.Table) -> Iterator[str]:
-        kept = False
+        is_kept = False
         if is_unreachable(self.address, self.state):
             assert self.address is not None
             is_news = self.address not in _failed_at
             _failed_at.setdefault(self.address, clock.epoch_millis(clock.now()))
-            kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
-            if is_news or not (kept or self.state is None):
-                yield _warning(StorageError("its store failed a short while ago"), kept=kept)
+            is_kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
+            if is_news or not (is_kept or self.state is None):
+                yield _warning(StorageError("its store failed a short while ago"), kept=is_kept)
             return
         began = time.monotonic()
         try:
@@ -134,15 +134,15 @@ class Recorder:
             delivery = Delivery(run_id=run_id, rows=rows, since_version=ledger.version())
         except Exception as error:
             _remember_failure(self.address, self.state, error, began=began)
-            kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
-            yield _warning(failure_of(error, where="the ledger"), kept=kept)
+            is_kept = self._keep(Delivery(run_id=run_id, rows=rows, since_version=None))
+            yield _warning(failure_of(error, where="the ledger"), kept=is_kept)
             return
-        kept = self._keep(delivery)
+        is_kept = self._keep(delivery)
         try:
             ledger.append(delivery)
         except Exception as error:
             _remember_failure(self.address, self.state, error, began=began)
-            yield _warning(failure_of(error, where="the ledger"), kept=kept)
+            yield _warning(failure_of(error, where="the ledger"), kept=is_kept)
             return
         self._forget(run_id)
         if not self.has_caught_up:
@@ -153,7 +153,7 @@ class Recorder:
             except Exception as error:
                 yield _warning(failure_of(error, where="the ledger"), kept=True)
 
-    def _catch_up(self, ledger: LedgerTable, own: str) -> Iterator[str]:
+    def _catch_up(self, ledger: LedgerTable, own_run: str) -> Iterator[str]:
         """Delivers what earlier runs left behind."""
         if self.state is None:
             return
@@ -162,7 +162,7 @@ class Recorder:
         since = ledger.version()
         for status in [*self.state.list_from(FOLDER)]:
             name = status.path.rpartition("/")[2]
-            if not name.endswith(".json") or name == f"{own}.json":
+            if not name.endswith(".json") or name == f"{own_run}.json":
                 continue
             try:
                 delivery = _read(self.state, status.path)
@@ -244,11 +244,13 @@ def _read(state: Store, path: str) -> Delivery:
 
 
 def _warning(error: DeltaMaintenanceError, *, kept: bool) -> str:
-    rest = (
+    consequence = (
         "the next run delivers its rows"
         if kept
         else "its rows are lost, because there is no state folder that keeps them"
     )
     if error.retryable and isinstance(error, _SILENT):
-        rest += f"; if it took long, it is not tried again for {_WHILE.seconds // 60} minutes"
-    return f"the ledger was not written: {error}; {rest}"
+        consequence += (
+            f"; if it took long, it is not tried again for {_WHILE.seconds // 60} minutes"
+        )
+    return f"the ledger was not written: {error}; {consequence}"

@@ -147,7 +147,7 @@ def sums(
     grouped = table.group_by("group").aggregate(
         [([], "count_all"), *((name, "sum") for name in names)]
     )
-    found = [
+    groups = [
         LedgerSum(
             group=row["group"],
             operations=row["count_all"],
@@ -160,8 +160,8 @@ def sums(
         for row in grouped.to_pylist()
     ]
     if by == "day":
-        return tuple(sorted(found, key=lambda each: each.group or ""))
-    return tuple(sorted(found, key=lambda each: (-each.operations, each.group or "")))
+        return tuple(sorted(groups, key=lambda each: each.group or ""))
+    return tuple(sorted(groups, key=lambda each: (-each.operations, each.group or "")))
 
 
 def newest(

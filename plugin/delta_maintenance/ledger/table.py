@@ -136,13 +136,13 @@ class LedgerTable:
 
         `InvalidRequestError` if the folder has other contents, which a vacuum would delete.
         """
-        other = self._other_contents()
+        other_contents = self._other_contents()
         # Another process creates the table before it writes files.
-        if other is not None and self.version() < 0:
+        if other_contents is not None and self.version() < 0:
             raise InvalidRequestError(
                 "the folder for the ledger is not empty",
                 table=self._store.root,
-                file=other,
+                file=other_contents,
                 remedy="give the address of a new folder",
             )
         now_ms = clock.epoch_millis(self._now())
@@ -198,8 +198,8 @@ class LedgerTable:
         except RefusedError:
             # Commits since then were cleaned up, but rows stay.
             months = pc.min(delivery.rows[PARTITION]).as_py()
-            known = self.read(["run_id"], since_month=months)["run_id"]
-            return bool(pc.any(pc.equal(known, delivery.run_id)).as_py())
+            run_ids = self.read(["run_id"], since_month=months)["run_id"]
+            return bool(pc.any(pc.equal(run_ids, delivery.run_id)).as_py())
 
     def _begin(
         self, snapshot: Snapshot, operation: str, *, operation_id: str | None = None
@@ -283,12 +283,12 @@ def _possible(values: pa.ChunkedArray) -> pa.ChunkedArray:
     chart or JSON document takes NaN.
     """
     if pa.types.is_integer(values.type):
-        most: float = _MOST
+        maximum: float = _MOST
     elif pa.types.is_floating(values.type):
-        most = _MOST_SECONDS
+        maximum = _MOST_SECONDS
     else:
         return values
-    possible = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, most))
+    possible = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, maximum))
     return pc.if_else(possible, values, None)
 
 
@@ -299,9 +299,9 @@ def _require_ledger(snapshot: Snapshot) -> list[dict[str, Any]]:
     """
     fields = json.loads(snapshot.metadata.schema_string or '{"fields": []}')["fields"]
     types = {field["name"]: field["type"] for field in fields}
-    wanted = [column.to_json() for column in COLUMNS]
+    columns = [column.to_json() for column in COLUMNS]
     altered = next(
-        (each for each in wanted if types.get(each["name"], each["type"]) != each["type"]), None
+        (each for each in columns if types.get(each["name"], each["type"]) != each["type"]), None
     )
     remedy = "give another address for the ledger, or restore the table"
     if altered is not None:
@@ -318,4 +318,4 @@ def _require_ledger(snapshot: Snapshot) -> list[dict[str, Any]]:
             version=snapshot.version,
             remedy=remedy,
         )
-    return [each for each in wanted if each["name"] not in types]
+    return [each for each in columns if each["name"] not in types]

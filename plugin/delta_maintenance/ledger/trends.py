@@ -78,14 +78,14 @@ class LedgerHistory:
 
     def of(self, tables: Collection[str]) -> LedgerHistory:
         """Only what concerns some tables, given by the identities of their addresses."""
-        wanted = pa.array(tables, pa.string())
-        daily = self.daily.filter(pc.is_in(self.daily["table"], wanted))
+        table_names = pa.array(tables, pa.string())
+        daily = self.daily.filter(pc.is_in(self.daily["table"], table_names))
         return LedgerHistory(
             version=self.version,
             read_at=self.read_at,
             rows=int(pc.sum(daily["operations"]).as_py() or 0),
             daily=daily,
-            newest=self.newest.filter(pc.is_in(self.newest["table"], wanted)),
+            newest=self.newest.filter(pc.is_in(self.newest["table"], table_names)),
         )
 
 
@@ -143,7 +143,7 @@ def trends(history: LedgerHistory) -> Trends:
             _spread(codes, days, daily[f"{name}_last"], number),
             _spread(codes, days, daily[f"{name}_first"], number),
         )
-    known = ~np.isnan(states["files"])
+    has_state = ~np.isnan(states["files"])
     totals = {name: np.nansum(values, axis=0) for name, values in states.items()}
     with np.errstate(invalid="ignore"):
         small_share = totals["small_files"] / totals["files"]
@@ -152,7 +152,7 @@ def trends(history: LedgerHistory) -> Trends:
         for name in _SUMS
     }
     return Trends(
-        tables=int(known.any(axis=1).sum()),
+        tables=int(has_state.any(axis=1).sum()),
         files=totals["files"],
         small_share=small_share,
         replay_bytes=totals["replay_bytes"],
@@ -177,20 +177,20 @@ def _parts(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(collected)
 
 
-def _prepared(part: pa.Table, *, since: datetime, now: datetime, prices: Prices | None) -> pa.Table:
+def _prepared(rows: pa.Table, *, since: datetime, now: datetime, prices: Prices | None) -> pa.Table:
     """The rows of these days, with what is computed of each."""
-    kind = part.schema.field("started_at").type
+    kind = rows.schema.field("started_at").type
     # Clocks of other machines may be ahead; but rows of another century would stay the newest.
     ends = pa.scalar(now + _MOST_AHEAD, kind)
-    part = part.filter(pc.greater_equal(part["started_at"], pa.scalar(since, kind)))
-    part = part.filter(pc.less_equal(part["started_at"], ends))
-    addresses = pc.dictionary_encode(pc.fill_null(part["table_uri"], "")).combine_chunks()
+    rows = rows.filter(pc.greater_equal(rows["started_at"], pa.scalar(since, kind)))
+    rows = rows.filter(pc.less_equal(rows["started_at"], ends))
+    addresses = pc.dictionary_encode(pc.fill_null(rows["table_uri"], "")).combine_chunks()
     # One look at each table, not at each row.
     names = pa.array([_identity(uri) for uri in addresses.dictionary.to_pylist()], pa.string())
-    cost = pa.nulls(len(part), pa.float64()) if prices is None else costs_of(part, prices)
-    part = part.append_column("table", names.take(addresses.indices))
-    part = part.append_column("freed", freed_until(part, now))
-    return part.append_column("cost", cost)
+    cost = pa.nulls(len(rows), pa.float64()) if prices is None else costs_of(rows, prices)
+    rows = rows.append_column("table", names.take(addresses.indices))
+    rows = rows.append_column("freed", freed_until(rows, now))
+    return rows.append_column("cost", cost)
 
 
 @lru_cache(maxsize=10_000)
@@ -206,15 +206,19 @@ def _days_of(rows: pa.Table, since: datetime) -> pa.Table:
     )
     at = pc.coalesce(rows["ended_at"], rows["started_at"]).cast(pa.timestamp("us", "UTC"))
     columns = {"table": rows["table"], "day": days, "first_at": at, "last_at": at}
-    for moment, other in (("first", "before"), ("last", "after")):
+    for moment, neighbour in (("first", "before"), ("last", "after")):
         # An operation that did nothing knows only the state before it.
-        known = {
-            name: pc.coalesce(rows[f"{name}_{other}"], rows[f"{name}_before"]).cast(pa.float64())
+        known_columns = {
+            name: pc.coalesce(rows[f"{name}_{neighbour}"], rows[f"{name}_before"]).cast(
+                pa.float64()
+            )
             for name in ("files", "small_share", "replay_bytes")
         }
-        columns[f"files_{moment}"] = known["files"]
-        columns[f"small_files_{moment}"] = pc.multiply(known["files"], known["small_share"])
-        columns[f"replay_bytes_{moment}"] = known["replay_bytes"]
+        columns[f"files_{moment}"] = known_columns["files"]
+        columns[f"small_files_{moment}"] = pc.multiply(
+            known_columns["files"], known_columns["small_share"]
+        )
+        columns[f"replay_bytes_{moment}"] = known_columns["replay_bytes"]
     columns |= {
         "operations": pa.repeat(pa.scalar(1.0), len(rows)),
         "failed": pc.equal(pc.fill_null(rows["outcome"], ""), "failed").cast(pa.float64()),
@@ -238,15 +242,15 @@ def _added_up(parts: list[pa.Table]) -> pa.Table:
     return begun.select(_NO_DAYS.column_names).cast(_NO_DAYS.schema)
 
 
-def _grouped(days: pa.Table, wanted: list[tuple[str, str]]) -> pa.Table:
+def _grouped(days: pa.Table, aggregations: list[tuple[str, str]]) -> pa.Table:
     # In one thread, `first` and `last` follow the order of the rows.
-    found = days.group_by(_KEYS, use_threads=False).aggregate(wanted)
-    found = found.rename_columns([*_KEYS, *(name for name, _ in wanted)])
-    return found.sort_by([(name, "ascending") for name in _KEYS])
+    grouped = days.group_by(_KEYS, use_threads=False).aggregate(aggregations)
+    grouped = grouped.rename_columns([*_KEYS, *(name for name, _ in aggregations)])
+    return grouped.sort_by([(name, "ascending") for name in _KEYS])
 
 
-def _newest(parts: list[pa.Table]) -> pa.Table:
-    rows = pa.concat_tables(parts)
+def _newest(row_parts: list[pa.Table]) -> pa.Table:
+    rows = pa.concat_tables(row_parts)
     order = pc.sort_indices(rows, sort_keys=[("started_at", "descending")])
     return rows.take(order[:MOST_ROWS])
 
@@ -261,16 +265,18 @@ def _spread(
 
 
 def _carried(
-    last: npt.NDArray[np.float64], first: npt.NDArray[np.float64]
+    last_values: npt.NDArray[np.float64], first_values: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Fills the days without operations: with the state before, and before the first one with the
     state that it found.
     """
-    known = ~np.isnan(last)
-    newest = np.maximum.accumulate(np.where(known, np.arange(DAYS), -1), axis=1)
-    rows = np.arange(len(last))[:, None]
-    carried = np.where(newest >= 0, last[rows, newest], np.nan)
-    begun = first[rows[:, 0], np.argmax(known, axis=1)] if len(last) else np.empty(0)
+    is_known = ~np.isnan(last_values)
+    newest = np.maximum.accumulate(np.where(is_known, np.arange(DAYS), -1), axis=1)
+    rows = np.arange(len(last_values))[:, None]
+    carried = np.where(newest >= 0, last_values[rows, newest], np.nan)
+    begun = (
+        first_values[rows[:, 0], np.argmax(is_known, axis=1)] if len(last_values) else np.empty(0)
+    )
     return np.where(newest >= 0, carried, begun[:, None])
 
 

@@ -39,41 +39,43 @@ def open_store(
     that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    reference, own = referred(address, storage_options, os.environ)
+    reference, store_options = referred(address, storage_options, os.environ)
     client = None
     if clients is not None:
         client = clients.of(address, storage_options)
-    elif (vended := _vended(address, own, reference)) is not None:
-        client = _new_client(address, parse_options(address, own, os.environ), vended=vended)
+    elif (vended := _vended(address, store_options, reference)) is not None:
+        client = _new_client(
+            address, parse_options(address, store_options, os.environ), vended=vended
+        )
     match address.kind:
         case StoreKind.LOCAL:
-            _no_options(own)
+            _no_options(store_options)
             return LocalStore(address.path)
         case StoreKind.MEMORY:
             from delta_maintenance.storage.memory import MemoryStore
 
-            _no_options(own)
+            _no_options(store_options)
             return MemoryStore(address)
         case StoreKind.S3:
             from delta_maintenance.storage.s3.store import S3Store
 
-            return S3Store(address, own, client=client)
+            return S3Store(address, store_options, client=client)
         case StoreKind.GCS:
             from delta_maintenance.storage.gcs.store import GCSStore
 
-            return GCSStore(address, own, client=client)
+            return GCSStore(address, store_options, client=client)
         case StoreKind.AZURE:
             from delta_maintenance.storage.azure.store import AzureStore
 
-            return AzureStore(address, own, client=client)
+            return AzureStore(address, store_options, client=client)
         case StoreKind.HDFS:
             from delta_maintenance.storage.hdfs.store import HdfsStore
 
-            return HdfsStore(address, own, client=client)
+            return HdfsStore(address, store_options, client=client)
         case StoreKind.OTHER:
             from delta_maintenance.storage.fsspec import FsspecStore
 
-            return FsspecStore(address, own)
+            return FsspecStore(address, store_options)
 
 
 def expect_access(
@@ -85,8 +87,8 @@ def expect_access(
     `CatalogError` if the catalog denies them, and `RefusedError` if the options only permit to
     read.
     """
-    reference, own = referred(root, storage_options, os.environ)
-    vended = _vended(root, own, reference)
+    reference, store_options = referred(root, storage_options, os.environ)
+    vended = _vended(root, store_options, reference)
     if vended is not None:
         vended.expect(access, root.join(below).path)
 
@@ -109,14 +111,14 @@ class SharedClients:
 
         `InvalidRequestError` for options that the store does not have.
         """
-        reference, own = referred(address, storage_options, os.environ)
-        options = parse_options(address, own, os.environ)
+        reference, store_options = referred(address, storage_options, os.environ)
+        options = parse_options(address, store_options, os.environ)
         if options is None:
             return None
         # A client of Google or Azure is bound to its bucket or container.
         bound = address.kind in (StoreKind.GCS, StoreKind.AZURE)
         authority = address.authority.partition("@")[0] if bound else ""
-        vended = _vended(address, own, reference)
+        vended = _vended(address, store_options, reference)
         # Vended credentials are those of one table.
         key = (options, authority, (reference, address) if vended is not None else None)
         with self._lock:
@@ -162,7 +164,7 @@ def _new_client(
 
 
 def _vended(
-    address: Address, own: Mapping[str, str], reference: CatalogReference | None
+    address: Address, store_options: Mapping[str, str], reference: CatalogReference | None
 ) -> VendedOptions[Any] | None:
     """Returns the options of a store that takes its credentials from a catalog; else None."""
     if reference is None or not reference.vends:
@@ -171,11 +173,11 @@ def _vended(
     from delta_maintenance.storage.core.vended import VendedOptions
 
     def merged(vended: Mapping[str, str]) -> Any:
-        return parse_options(address, options_over(vended, own), os.environ)
+        return parse_options(address, options_over(vended, store_options), os.environ)
 
     match address.kind:
         case StoreKind.S3 | StoreKind.GCS | StoreKind.AZURE:
-            options: Any = parse_options(address, own)
+            options: Any = parse_options(address, store_options)
             # What a user gives takes precedence.
             return None if options.has_credentials else VendedOptions.of(reference, address, merged)
         case _:

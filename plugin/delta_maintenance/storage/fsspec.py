@@ -45,11 +45,11 @@ def as_arguments(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
     if schemes[0] in ("http", "https"):
         arguments["encoded"] = True
     for name, value in given.items():
-        scheme, dot, rest = name.partition(".")
+        scheme, dot, argument = name.partition(".")
         if dot and scheme in schemes[1:]:
-            arguments[scheme][rest] = _value(rest, value)
+            arguments[scheme][argument] = _value(argument, value)
         elif dot and scheme == schemes[0]:
-            arguments[rest] = _value(rest, value)
+            arguments[argument] = _value(argument, value)
         elif dot or name in _OURS:
             raise InvalidRequestError(
                 f"there is no storage option {name!r} for this address",
@@ -62,8 +62,10 @@ def as_arguments(address: Address, given: Mapping[str, str]) -> dict[str, Any]:
 
 def secrets_of(given: Mapping[str, str]) -> list[str]:
     """Returns the values that must not appear in messages, the longest first."""
-    shown = {value for name, value in given.items() if value.lower() in ("true", "false")}
-    return sorted((value for value in given.values() if value not in shown), key=len, reverse=True)
+    switches = {value for name, value in given.items() if value.lower() in ("true", "false")}
+    return sorted(
+        (value for value in given.values() if value not in switches), key=len, reverse=True
+    )
 
 
 def scheme_of(link: str) -> str:
@@ -110,7 +112,7 @@ def _millis(value: Any) -> int | None:
         value = _parsed(value)
     if isinstance(value, tuple | list) and len(value) >= 6:
         # Archives store no time zone.
-        year, month, day, hour, minute, second = (int(part) for part in value[:6])
+        year, month, day, hour, minute, second = (int(number) for number in value[:6])
         value = datetime(year, month, day, hour, minute, second)
     if isinstance(value, datetime):
         return clock.epoch_millis(value if value.tzinfo else value.replace(tzinfo=UTC))
@@ -261,8 +263,8 @@ class FsspecTree(FileTree):
         needs = [pair for pair in found if _kind(pair[1]) == "file" and not _is_whole(pair[1])]
         if needs:
             with StreamingPool(self._at_once) as pool:
-                whole = pool.map(lambda pair: self._info(pair[1]["name"], pair[1]), needs)
-                by_name = {pair[0]: info for pair, info in zip(needs, whole, strict=True)}
+                complete_infos = pool.map(lambda pair: self._info(pair[1]["name"], pair[1]), needs)
+                by_name = {pair[0]: info for pair, info in zip(needs, complete_infos, strict=True)}
             found = [(name, by_name.get(name, info)) for name, info in found]
         return [_entry(name, info) for name, info in found]
 
@@ -275,13 +277,13 @@ class FsspecTree(FileTree):
             if self._is_web and self.entry(path).kind != "file":
                 raise FsspecFailure(status=404, code="IsADirectoryError", detail="")
             return self._content(path, lambda: self._system.cat_file(name, **self._uncached))
-        first, count = span
+        offset, count = span
         if not count:
             return b""
-        arguments = {"start": first, "end": first + count, **self._uncached}
+        arguments = {"start": offset, "end": offset + count, **self._uncached}
         data = self._content(path, lambda: self._system.cat_file(name, **arguments))
         # An HTTP server may ignore the range and send the whole file.
-        return data[first : first + count] if len(data) > count else data
+        return data[offset : offset + count] if len(data) > count else data
 
     def close(self) -> None:
         # fsspec has no call for this. File systems close their connections when they are

@@ -105,13 +105,13 @@ class MemoryStore(Store):
         within = check_directory(directory)
         prefix = f"{self._prefix}{within}/" if within else self._prefix
         with self._files.lock:
-            found = [(key, e) for key, e in self._files.entries.items() if key.startswith(prefix)]
+            entries = [(key, e) for key, e in self._files.entries.items() if key.startswith(prefix)]
         yield tree_of(
-            [key[len(self._prefix) :] for key, _ in found],
+            [key[len(self._prefix) :] for key, _ in entries],
             EntryKind.FILE,
-            sizes=[len(entry.data) for _, entry in found],
-            times=[entry.modified_ms for _, entry in found],
-            classes=[self.storage_classes.get(key[len(self._prefix) :]) for key, _ in found],
+            sizes=[len(entry.data) for _, entry in entries],
+            times=[entry.modified_ms for _, entry in entries],
+            classes=[self.storage_classes.get(key[len(self._prefix) :]) for key, _ in entries],
         )
 
     def archived(self, paths: pa.ChunkedArray) -> pa.Table:
@@ -129,12 +129,12 @@ class MemoryStore(Store):
     def _list(self, within: str, start: str) -> Iterator[FileStatus]:
         prefix = self._prefix + within
         with self._files.lock:
-            found = [
+            entries = [
                 (key[len(prefix) :], entry)
                 for key, entry in self._files.entries.items()
                 if key.startswith(prefix)
             ]
-        for name, entry in sorted(found, key=lambda pair: pair[0]):
+        for name, entry in sorted(entries, key=lambda pair: pair[0]):
             if "/" not in name and name >= start:
                 yield FileStatus(
                     path=within + name, size=len(entry.data), modified_ms=entry.modified_ms

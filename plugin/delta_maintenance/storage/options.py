@@ -57,14 +57,16 @@ def referred(
     There is no reference for another address than that of the table, such as that of a report.
     """
     options = dict(storage_options or {})
-    own = {name: value for name, value in options.items() if not is_catalog_option(name)}
+    store_options = {name: value for name, value in options.items() if not is_catalog_option(name)}
     if CATALOG_TABLE not in options:
-        return None, own
+        return None, store_options
     # Imported here because most tables belong to no catalog.
     from delta_maintenance.catalogs.reference import CatalogReference
 
     reference = CatalogReference.of(options, environment)
-    return reference if reference is not None and reference.concerns(address) else None, own
+    return reference if reference is not None and reference.concerns(
+        address
+    ) else None, store_options
 
 
 def parse_options(
@@ -78,8 +80,8 @@ def parse_options(
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    reference, own = referred(address, storage_options, environment or {})
-    options = _of_store(address, own, environment)
+    reference, store_options = referred(address, storage_options, environment or {})
+    options = _of_store(address, store_options, environment)
     return options if reference is None else ReferringOptions(store=options, reference=reference)
 
 

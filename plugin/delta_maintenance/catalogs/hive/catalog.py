@@ -55,7 +55,7 @@ class HiveCatalog(Catalog):
             )
         self._catalog = settings.catalog
         servers = _servers(settings.address)
-        self._at = ", ".join(f"{each.host}:{each.port}" for each in servers)
+        self._at = ", ".join(f"{server.host}:{server.port}" for server in servers)
         self._client = HiveClient(
             servers, user=options.get("user"), tls=options.get("tls") == "true"
         )
@@ -129,15 +129,15 @@ class HiveCatalog(Catalog):
                     middle = len(batch) // 2
                     pending += [batch[:middle], batch[middle:]]
                     continue
-                parts = self._parts(database, *(batch if len(batch) == 1 else ()))
-                listing.failed(parts, self._error(failure, parts))
+                name_parts = self._parts(database, *(batch if len(batch) == 1 else ()))
+                listing.failed(name_parts, self._error(failure, name_parts))
                 if failure.unanswered:
                     return
 
     def _entries(self, database: str, names: Sequence[str]) -> Iterable[SparkEntry]:
         request: Request = {1: database, 2: names, 3: _CAPABILITIES, **_named(self._catalog, 4)}
         fields = self._client.call("get_table_objects_by_name_req", {1: request}, _BATCH_EXCEPTIONS)
-        return [_entry(found, self._parts(database, found[1])) for found in fields[0].get(1, [])]
+        return [_entry(table, self._parts(database, table[1])) for table in fields[0].get(1, [])]
 
     def _parts(self, *below: str) -> tuple[str, ...]:
         return (self._catalog, *below) if self._catalog else below
@@ -147,22 +147,22 @@ class HiveCatalog(Catalog):
             return databases
         return f"@{self._catalog}#{databases}"
 
-    def _error(self, failure: HiveFailure, parts: tuple[str, ...]) -> CatalogError:
+    def _error(self, failure: HiveFailure, name_parts: tuple[str, ...]) -> CatalogError:
         return catalog_error(
             failure,
             server=f"{failure.service} at {self._at}",
-            where=where_of(self.kind, parts),
+            where=where_of(self.kind, name_parts),
             needs="the right to read the metadata",
         )
 
 
-def _entry(table: Struct, parts: tuple[str, ...]) -> SparkEntry:
+def _entry(table: Struct, name_parts: tuple[str, ...]) -> SparkEntry:
     """Converts the struct `Table`."""
     parameters: dict[str, str] = table.get(9) or {}
     storage: Struct = table.get(7) or {}
     return SparkEntry(
         kind=CatalogKind.HIVE,
-        parts=parts,
+        parts=name_parts,
         is_view=is_view(str(table.get(12, ""))),
         parameters=parameters,
         location=storage.get(2),
@@ -186,11 +186,11 @@ def _servers(address: str | None) -> Sequence[Server]:
     servers = []
     for text in address.split(","):
         try:
-            parts = urlsplit(text.strip())
-            host, port = parts.hostname, parts.port or _PORT
+            url = urlsplit(text.strip())
+            host, port = url.hostname, url.port or _PORT
         except ValueError:
             host = None
-        if not host or parts.scheme != "thrift" or parts.path.strip("/") or "@" in parts.netloc:
+        if not host or url.scheme != "thrift" or url.path.strip("/") or "@" in url.netloc:
             # The value is not repeated, because it may contain a password.
             raise InvalidRequestError(
                 "the address of the metastore is not of the form thrift://HOST",

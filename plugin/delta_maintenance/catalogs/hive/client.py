@@ -86,11 +86,11 @@ def _encoded(value: Value) -> tuple[int, bytes]:
     if value and all(isinstance(name, str) for name in value):
         pairs = b"".join(_encoded(item)[1] for pair in value.items() for item in pair)
         return _MAP, _map_head.pack(_STRING, _STRING, len(value)) + pairs
-    parts = []
+    encoded_fields = []
     for field, item in value.items():
         kind, data = _encoded(item)
-        parts += [_head.pack(kind, field), data]
-    return _STRUCT, b"".join(parts) + bytes([_STOP])
+        encoded_fields += [_head.pack(kind, field), data]
+    return _STRUCT, b"".join(encoded_fields) + bytes([_STOP])
 
 
 def _decoded(read: Read, kind: int, depth: int) -> Any:
@@ -127,12 +127,12 @@ def _decoded(read: Read, kind: int, depth: int) -> Any:
 
 def _bounded(read: Read) -> Read:
     """Reads no more than one answer may have."""
-    left = _MOST_BYTES
+    remaining = _MOST_BYTES
 
     def bounded(size: int) -> bytes:
-        nonlocal left
-        left -= size
-        if left < 0:
+        nonlocal remaining
+        remaining -= size
+        if remaining < 0:
             raise MalformedAnswer(f"an answer of more than {_MOST_BYTES:,} bytes")
         return read(size)
 

@@ -51,11 +51,11 @@ class Authorization:
         basic: bool = False,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        given = settings.options
-        self._given = given.get("token")
-        self._id, self._secret = given.get("client_id"), given.get("client_secret")
-        self._address = given.get("token_address") or token_address
-        self._scope = given.get("scope") or scope
+        options = settings.options
+        self._given = options.get("token")
+        self._id, self._secret = options.get("client_id"), options.get("client_secret")
+        self._address = options.get("token_address") or token_address
+        self._scope = options.get("scope") or scope
         self._basic = basic
         if bool(self._id) != bool(self._secret):
             raise InvalidRequestError(
@@ -129,8 +129,8 @@ class Authorization:
             failure = RequestRefused(status=None, code=error.code, detail=error.detail)
         else:
             if answer.status == 200:
-                if found := _issued(answer.body):
-                    return found
+                if issued := _issued(answer.body):
+                    return issued
                 failure = RequestRefused(
                     status=None, code="NotJSON", detail="no access token in the answer"
                 )
@@ -152,14 +152,14 @@ def described(body: bytes, hidden: Callable[[str], str]) -> tuple[str, str]:
     """
     text = body[:100_000].decode(errors="replace")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, Mapping):
+        document = None
+    if not isinstance(document, Mapping):
         # A page of a proxy says nothing that a line could repeat.
         return "", "" if text.lstrip().startswith("<") else hidden(text)[:200]
-    error = found.get("error")
-    inner = error if isinstance(error, Mapping) else found
+    error = document.get("error")
+    inner = error if isinstance(error, Mapping) else document
     code = inner.get("error_code") or inner.get("type") or inner.get("error") or ""
     detail = inner.get("message") or inner.get("error_description") or ""
     return hidden(str(code))[:100], hidden(str(detail))[:200]
@@ -182,9 +182,9 @@ def check_address(address: str, name: str) -> str:
 def _issued(body: bytes) -> tuple[str, float] | None:
     """Returns the token and its lifetime in seconds."""
     try:
-        found = json.loads(body)
-        token = found["access_token"]
-        lifetime = float(found.get("expires_in") or 3600)
+        document = json.loads(body)
+        token = document["access_token"]
+        lifetime = float(document.get("expires_in") or 3600)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return (token, lifetime) if isinstance(token, str) and token else None

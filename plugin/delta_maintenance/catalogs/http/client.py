@@ -110,21 +110,21 @@ class CatalogClient(RestClient):
 
         `token` is the parameter, and `next_token` the field, with the token of the next page.
         """
-        seen: set[str] = set()
-        given = dict(query)
+        page_tokens: set[str] = set()
+        page_query = dict(query)
         for _ in range(MOST_PAGES):
-            page = self.get(path, given)
+            page = self.get(path, page_query)
             yield page
             following = page.get(next_token)
             if not following:
                 return
             following = str(following)
-            if following in seen:
+            if following in page_tokens:
                 raise RequestRefused(
                     status=None, code="NotJSON", detail="the list repeats a page for ever"
                 )
-            seen.add(following)
-            given[token] = following
+            page_tokens.add(following)
+            page_query[token] = following
         raise RequestRefused(
             status=None, code="TooLong", detail=f"the list has more than {MOST_PAGES:,} pages"
         )
@@ -172,18 +172,18 @@ class CatalogClient(RestClient):
         body: bytes | None,
         token: str | None,
     ) -> dict[str, Any]:
-        given = {"Accept": "application/json", **self._headers, **headers}
+        all_headers = {"Accept": "application/json", **self._headers, **headers}
         if body is not None:
-            given["Content-Type"] = "application/json"
+            all_headers["Content-Type"] = "application/json"
         if token is not None:
-            given["Authorization"] = f"Bearer {token}"
+            all_headers["Authorization"] = f"Bearer {token}"
         with self._lock:
             self.requests += 1
-        answer = self._exchange(method, url, given, body, refused=self._refused)
-        found = self._fields(answer) if answer.body.strip() else {}
+        answer = self._exchange(method, url, all_headers, body, refused=self._refused)
+        fields = self._fields(answer) if answer.body.strip() else {}
         with self._lock:
             self.answers += 1
-        return found
+        return fields
 
     def _refused(self, answer: Answer) -> RequestRefused:
         code, detail = described(answer.body, self._authorization.hidden)
@@ -228,14 +228,16 @@ def without_path(address: str, *endings: str) -> str:
 
 def origin(address: str) -> str:
     """Returns `https://HOST:PORT` of an address."""
-    parts = urlsplit(address)
-    return f"{parts.scheme}://{parts.netloc}"
+    url = urlsplit(address)
+    return f"{url.scheme}://{url.netloc}"
 
 
 def entries(page: Mapping[str, Any], field: str) -> list[Mapping[str, Any]]:
     """Returns the objects in a list of a page; a missing list is empty."""
-    found = page.get(field)
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    values = page.get(field)
+    return (
+        [entry for entry in values if isinstance(entry, dict)] if isinstance(values, list) else []
+    )
 
 
 def segment(name: str) -> str:

@@ -72,9 +72,9 @@ class Gathering:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def add(self, parts: tuple[str, ...], described: Callable[[], CatalogTable]) -> None:
+    def add(self, name_parts: tuple[str, ...], described: Callable[[], CatalogTable]) -> None:
         """Adds a Delta table. If `described` fails, the failure is noted under these parts."""
-        with self._noting(parts):
+        with self._noting(name_parts):
             table = described()
             with self._lock:
                 self._tables.append(table)
@@ -85,27 +85,27 @@ class Gathering:
             self._passed_over[reason] += 1
 
     def each(
-        self, work: Callable[[T], Iterable[R]], items: Iterable[tuple[tuple[str, ...], T]]
+        self, task: Callable[[T], Iterable[R]], items: Iterable[tuple[tuple[str, ...], T]]
     ) -> list[R]:
-        """Calls `work` for each item, `AT_ONCE` at a time, and returns all that it yields.
+        """Calls `task` for each item, `AT_ONCE` at a time, and returns all that it yields.
 
-        An item comes with the parts of its name. If `work` fails, what it has yielded is kept,
+        An item comes with the parts of its name. If `task` fails, what it has yielded is kept,
         and the failure is noted.
         """
-        found: list[R] = []
+        results: list[R] = []
 
         def one(item: tuple[tuple[str, ...], T]) -> None:
-            parts, value = item
+            name_parts, value = item
             if self._end is not None:
-                self._note(parts[:1], self._end)
+                self._note(name_parts[:1], self._end)
                 return
-            with self._noting(parts):
-                for result in work(value):
+            with self._noting(name_parts):
+                for result in task(value):
                     with self._lock:
-                        found.append(result)
+                        results.append(result)
 
         list(self._pool.map(one, items))
-        return found
+        return results
 
     def listing(self) -> CatalogListing:
         """Returns the result. Raises the first failure if no request had an answer."""
@@ -123,11 +123,11 @@ class Gathering:
         )
 
     @contextmanager
-    def _noting(self, parts: tuple[str, ...]) -> Iterator[None]:
+    def _noting(self, name_parts: tuple[str, ...]) -> Iterator[None]:
         try:
             yield
         except RequestRefused as failure:
-            name = f"{self._of}{CatalogName(self.kind, parts)}"
+            name = f"{self._of}{CatalogName(self.kind, name_parts)}"
             with self._lock:
                 self._unanswered += failure.unanswered and failure.status is None
                 is_over = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
@@ -135,15 +135,15 @@ class Gathering:
                     self._end = self._error(failure, f"{name} and all that follows")
                 end = self._end if is_over else None
             # No other part of the catalog would be answered either: one failure stands for all.
-            self._note(parts[:1] if end else parts, end or self._error(failure, name))
+            self._note(name_parts[:1] if end else name_parts, end or self._error(failure, name))
         except DeltaMaintenanceError as error:
-            self._note(parts, error)
+            self._note(name_parts, error)
 
     def _error(self, failure: RequestRefused, where: str) -> CatalogError:
         return self._client.error(failure, where, needs=self._needs)
 
-    def _note(self, parts: tuple[str, ...], error: DeltaMaintenanceError) -> None:
-        where = str(CatalogName(self.kind, parts))
+    def _note(self, name_parts: tuple[str, ...], error: DeltaMaintenanceError) -> None:
+        where = str(CatalogName(self.kind, name_parts))
         with self._lock:
             # The namespaces and the tables of a namespace are separate lists.
             self._failures.setdefault(where, CatalogFailure(where=where, error=error))
@@ -192,17 +192,19 @@ def further_aspects(
     return aspects - ({Aspect.TAGS} if option == "false" else set()), option == "true"
 
 
-def stated(answer: Mapping[str, Any], field: str, name: str, what: str) -> list[Mapping[str, str]]:
+def stated(
+    answer: Mapping[str, Any], field: str, name: str, subject: str
+) -> list[Mapping[str, str]]:
     """Returns the texts of each object in a list, each of which has the text `name`.
 
     `CatalogError` for any other form, because a tag that is not understood must not count as
-    absent. `what` says of what the list is.
+    absent. `subject` says of what the list is.
     """
-    found = answer.get(field)
-    values = [texts(each) for each in found] if isinstance(found, list) else []
-    if found is not None and (not isinstance(found, list) or not all(map(_has(name), values))):
+    items = answer.get(field)
+    values = [texts(item) for item in items] if isinstance(items, list) else []
+    if items is not None and (not isinstance(items, list) or not all(map(_has(name), values))):
         raise CatalogError(
-            f"the catalog states {what} in a form that is not understood",
+            f"the catalog states {subject} in a form that is not understood",
             remedy="report the version of the catalog, or set its option tags to false",
         )
     return values

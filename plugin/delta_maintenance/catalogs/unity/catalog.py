@@ -52,33 +52,35 @@ def tagged(client: CatalogClient, tables: Sequence[CatalogTable]) -> CatalogList
     the tags of a schema or a catalog cannot be read, its tables are left out.
     """
 
-    def tags(parts: Parts) -> Iterator[tuple[Parts, Mapping[str, str]]]:
-        yield parts, _tags(client, parts)
+    def tags(namespace: Parts) -> Iterator[tuple[Parts, Mapping[str, str]]]:
+        yield namespace, _tags(client, namespace)
 
     def described(table: CatalogTable) -> Iterator[CatalogTable]:
         catalog, schema = (above[table.name.parts[:length]] for length in (1, 2))
         yield replace(table, tags={**catalog, **schema, **_tags(client, table.name.parts)})
 
     open_tables = [table for table in tables if Aspect.TAGS in table.further]
-    rest = [table for table in tables if Aspect.TAGS not in table.further]
+    complete = [table for table in tables if Aspect.TAGS not in table.further]
     namespaces = {table.name.parts[:length] for table in open_tables for length in (1, 2)}
     with Gathering(client, CatalogKind.UNITY, subject="the tags", needs=_RIGHTS) as gathering:
-        above = dict(gathering.each(tags, [(parts, parts) for parts in sorted(namespaces)]))
-        asked = [
+        above = dict(
+            gathering.each(tags, [(namespace, namespace) for namespace in sorted(namespaces)])
+        )
+        requests = [
             (table.name.parts, table)
             for table in open_tables
             if above.keys() >= {table.name.parts[:1], table.name.parts[:2]}
         ]
-        found = gathering.each(described, asked)
-        return gathering.part([*rest, *found])
+        tagged_tables = gathering.each(described, requests)
+        return gathering.part([*complete, *tagged_tables])
 
 
-def _tags(client: CatalogClient, parts: Parts) -> Mapping[str, str]:
-    name = str(CatalogName(CatalogKind.UNITY, parts))
-    if any("." in part for part in parts):
+def _tags(client: CatalogClient, name_parts: Parts) -> Mapping[str, str]:
+    name = str(CatalogName(CatalogKind.UNITY, name_parts))
+    if any("." in name_part for name_part in name_parts):
         raise CatalogError(f"the tags of {name} cannot be requested", remedy="rename it")
-    kind = ("catalogs", "schemas", "tables")[len(parts) - 1]
-    path = f"/entity-tag-assignments/{kind}/{segment('.'.join(parts))}/tags"
+    kind = ("catalogs", "schemas", "tables")[len(name_parts) - 1]
+    path = f"/entity-tag-assignments/{kind}/{segment('.'.join(name_parts))}/tags"
     return {
         tag["tag_key"]: tag.get("tag_value", "")
         for page in client.pages(path, {})
@@ -202,8 +204,8 @@ class UnityCatalog(Catalog):
             of_server = (
                 [(self._catalog,)] if self._catalog else gathering.each(catalogs, [((), None)])
             )
-            found = gathering.each(schemas, [(name, name[0]) for name in of_server])
-            gathering.each(tables, [(name, name) for name in found])
+            schema_names = gathering.each(schemas, [(name, name[0]) for name in of_server])
+            gathering.each(tables, [(name, name) for name in schema_names])
             return gathering.listing()
 
     def resolve(self, name: CatalogName) -> CatalogTable:
@@ -214,13 +216,13 @@ class UnityCatalog(Catalog):
                 remedy="write it like uc://CATALOG.SCHEMA.TABLE",
             )
         with self.client.naming(str(name)):
-            if any("." in part for part in name.parts):
+            if any("." in name_part for name_part in name.parts):
                 # The address of a table could not be told from that of another one.
                 entry = next(
                     (
-                        each
-                        for each in self._tables(name.namespace)
-                        if each.get("name") == name.table
+                        table
+                        for table in self._tables(name.namespace)
+                        if table.get("name") == name.table
                     ),
                     None,
                 )
@@ -232,11 +234,13 @@ class UnityCatalog(Catalog):
         if reason := _passed_over(entry):
             raise CatalogError(f"{name} is no Delta table in Unity Catalog: {reason}")
         # Databricks finds names in any case, and has them in lower case.
-        parts = [
-            text(entry.get(field)) or part
-            for field, part in zip(("catalog_name", "schema_name", "name"), name.parts, strict=True)
+        problems = [
+            text(entry.get(field)) or name_part
+            for field, name_part in zip(
+                ("catalog_name", "schema_name", "name"), name.parts, strict=True
+            )
         ]
-        return self._table(CatalogName(self.kind, tuple(parts)), entry)
+        return self._table(CatalogName(self.kind, tuple(problems)), entry)
 
     def described(
         self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]

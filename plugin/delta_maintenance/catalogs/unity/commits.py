@@ -32,7 +32,7 @@ class DeltaApi:
 
         `RequestRefused` if the server cannot say.
         """
-        catalog, schema, table = (segment(part) for part in name.parts)
+        catalog, schema, table = (segment(name_part) for name_part in name.parts)
         for endpoint in self._endpoints(name.parts[0]):
             method, _, template = endpoint.partition(" ")
             if method == "GET" and template.endswith("/schemas/{schema}" + ending):
@@ -56,7 +56,7 @@ class DeltaApi:
                 return ()
             raise
         listed = answer.get("endpoints")
-        return tuple(each for each in listed if isinstance(each, str)) if listed else ()
+        return tuple(endpoint for endpoint in listed if isinstance(endpoint, str)) if listed else ()
 
 
 _MAINTENANCE = frozenset(("DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"))
@@ -93,7 +93,8 @@ def _loaded(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
         table_id,
         answer.get("latest-table-version"),
         (_commit(table, entry, "-") for entry in entries(answer, "commits")),
-        allowed=_MAINTENANCE & {each for each in allowed or () if isinstance(each, str)},
+        allowed=_MAINTENANCE
+        & {operation for operation in allowed or () if isinstance(operation, str)},
     )
 
 
@@ -101,23 +102,29 @@ def _listed(client: CatalogClient, table: CatalogTable) -> ManagedState:
     """Asks the interface before the Delta API, which may leave commits out of an answer."""
     latest: int | None = None
     commits: dict[int, ManagedCommit] = {}
-    first = 0
+    first_version = 0
     for _ in range(_MOST_PAGES):
         answer = client.send(
             "GET",
             "/delta/preview/commits",
-            body={"table_id": table.table_id, "table_uri": table.location, "start_version": first},
+            body={
+                "table_id": table.table_id,
+                "table_uri": table.location,
+                "start_version": first_version,
+            },
         )
         stated = answer.get("latest_table_version")
         latest = stated if latest is None else latest
-        found = [_commit(table, entry, "_") for entry in entries(answer, "commits")]
-        commits |= {commit.version: commit for commit in found}
+        page_commits = [_commit(table, entry, "_") for entry in entries(answer, "commits")]
+        commits |= {commit.version: commit for commit in page_commits}
         # A commit that was ratified meanwhile belongs to the next state.
-        if not found or not isinstance(latest, int) or max(commits) >= latest:
+        if not page_commits or not isinstance(latest, int) or max(commits) >= latest:
             break
-        first = max(commits) + 1
-    kept = (commits[version] for version in sorted(commits) if version <= (latest or 0))
-    return _state(table, table.table_id or "", latest, kept)
+        first_version = max(commits) + 1
+    remaining_commits = (
+        commits[version] for version in sorted(commits) if version <= (latest or 0)
+    )
+    return _state(table, table.table_id or "", latest, remaining_commits)
 
 
 def _state(
@@ -166,8 +173,8 @@ def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> Manage
     )
 
 
-def _contradiction(table: CatalogTable, what: str) -> CatalogError:
+def _contradiction(table: CatalogTable, problem: str) -> CatalogError:
     return CatalogError(
-        f"the catalog states {what} for {table.name}",
+        f"the catalog states {problem} for {table.name}",
         remedy="report it to the operator of the catalog",
     )

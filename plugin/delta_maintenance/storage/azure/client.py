@@ -31,8 +31,8 @@ class AzureFailure(RequestFailure):
     @property
     def precondition_failed(self) -> bool:
         # The last code is returned for signatures that may create blobs but not overwrite them.
-        taken = ("BlobAlreadyExists", "UnauthorizedBlobOverwrite")
-        return self.status == 412 or self.code in taken
+        codes = ("BlobAlreadyExists", "UnauthorizedBlobOverwrite")
+        return self.status == 412 or self.code in codes
 
     @property
     def changed(self) -> bool:
@@ -129,30 +129,38 @@ class AzureClient(RestClient):
         url = f"{self.endpoint}/{'' if of_service else self._container}"
         if key:
             url += "/" + quote(key, safe="/~")
-        given = {
+        all_headers = {
             "x-ms-date": format_datetime(clock.now(), usegmt=True),
             "x-ms-version": _VERSION,
             **(headers or {}),
         }
         if options.account_key is not None:
-            given["Authorization"] = _signature(
-                options.account, options.account_key, method, url, query or {}, given, len(body)
+            all_headers["Authorization"] = _signature(
+                options.account,
+                options.account_key,
+                method,
+                url,
+                query or {},
+                all_headers,
+                len(body),
             )
         elif options.sas_token is None and not options.anonymous:
-            given["Authorization"] = f"Bearer {options.bearer_token or self._tokens.current()}"
-        parts = [urlencode(query, quote_via=quote)] if query else []
-        parts += [options.sas_token] if options.sas_token is not None else []
-        if parts:
-            url += "?" + "&".join(parts)
+            all_headers["Authorization"] = (
+                f"Bearer {options.bearer_token or self._tokens.current()}"
+            )
+        query_parts = [urlencode(query, quote_via=quote)] if query else []
+        query_parts += [options.sas_token] if options.sas_token is not None else []
+        if query_parts:
+            url += "?" + "&".join(query_parts)
 
         def refused(answer: Answer) -> AzureFailure:
             # A proxy may echo the request in its answer.
-            token = given.get("Authorization", "").rpartition(" ")[2]
+            token = all_headers.get("Authorization", "").rpartition(" ")[2]
             signature = _SIGNATURE.search(options.sas_token or "")
             secrets = (token, options.sas_token, signature[2] if signature else None)
             return _failure_of(answer, secrets)
 
-        return self._exchange(method, url, given, body or None, refused=refused)
+        return self._exchange(method, url, all_headers, body or None, refused=refused)
 
 
 class _Tokens:
@@ -228,11 +236,11 @@ def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
     text = redacted(answer.body.decode(errors="replace"), secrets)
     # Only these elements are used, because the rest may repeat the signed text.
     code = answer.headers.get("x-ms-error-code", "")
-    named = re.search(r"<Code>([^<]*)</Code>", text)
+    code_element = re.search(r"<Code>([^<]*)</Code>", text)
     message = re.search(r"<Message>([^<\n]*)", text)
     return AzureFailure(
         status=answer.status,
-        code=code or (named[1] if named else f"HTTP {answer.status}"),
+        code=code or (code_element[1] if code_element else f"HTTP {answer.status}"),
         detail=message[1].strip()[:200] if message else "",
     )
 

@@ -71,9 +71,9 @@ class AzureOldVersions:
         now_ms = clock.epoch_millis(clock.now())
         for query in which:
             for blob in self._entries(query):
-                found = self._old(blob, now_ms)
-                if found is not None:
-                    yield found
+                old_version = self._old(blob, now_ms)
+                if old_version is not None:
+                    yield old_version
 
     def read(self, version: OldVersion, first: int, last: int) -> bytes:
         """Reads a range of bytes of a previous version or of a snapshot."""
@@ -89,8 +89,10 @@ class AzureOldVersions:
         if not self._is_hierarchical():
             page = self._page({"include": "versions", "prefix": f"{self._prefix}_delta_log/"})
             if page.find("Blobs/Blob/VersionId") is not None:
-                why = "the account keeps versions, and its Blob service does not tell their rules"
-                return DeletedBytes(state="unknown", why=why)
+                clause = (
+                    "the account keeps versions, and its Blob service does not tell their rules"
+                )
+                return DeletedBytes(state="unknown", why=clause)
         try:
             answer = self._client.call("GET", query={"restype": "service", "comp": "properties"})
             service = listing_of(answer, tag="StorageServiceProperties")

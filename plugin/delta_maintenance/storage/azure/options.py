@@ -47,9 +47,9 @@ class AzureAddress:
     def of(cls, address: Address) -> AzureAddress:
         """`InvalidRequestError` for an address of another form."""
         container, at, host = address.authority.partition("@")
-        known = _HOST.fullmatch(host) if at else None
+        known_host = _HOST.fullmatch(host) if at else None
         fits = address.kind is StoreKind.AZURE and _CONTAINER.fullmatch(container)
-        if not fits or (at and known is None):
+        if not fits or (at and known_host is None):
             # The address is not repeated, because a malformed one may contain a password.
             raise InvalidRequestError(
                 "the address is not of the form abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH"
@@ -59,9 +59,11 @@ class AzureAddress:
         return cls(
             container=container,
             prefix=f"{check_directory(address.path)}/" if address.path else "",
-            account=known[1] if known else None,
+            account=known_host[1] if known_host else None,
             # Both host names serve the same files; only the blob endpoint supports If-None-Match.
-            endpoint=f"https://{known[1]}.{known[2] or ''}blob.{known[3]}" if known else None,
+            endpoint=f"https://{known_host[1]}.{known_host[2] or ''}blob.{known_host[3]}"
+            if known_host
+            else None,
         )
 
 
@@ -165,8 +167,8 @@ def _expanded(values: dict[str, str]) -> dict[str, str]:
     text = values.pop("connection_string", None)
     if text is None:
         return values
-    parts = dict(part.split("=", 1) for part in text.split(";") if "=" in part)
-    held = {meaning: parts[name] for name, meaning in _CONNECTION.items() if name in parts}
+    settings = dict(setting.split("=", 1) for setting in text.split(";") if "=" in setting)
+    held = {meaning: settings[name] for name, meaning in _CONNECTION.items() if name in settings}
     if not held:
         raise InvalidRequestError(
             "the connection string of Azure names neither account nor credentials",

@@ -191,13 +191,13 @@ class Store(ABC):
 
         An empty result means that all of them are deleted.
         """
-        kept = {}
+        failures = {}
         for path in [check_path(path) for path in paths]:
             try:
                 self.delete(path)
             except StorageError as error:
-                kept[path] = error
-        return kept
+                failures[path] = error
+        return failures
 
     @property
     def root(self) -> str:

@@ -157,16 +157,16 @@ class ConditionalPut(ABC):
 
     def _outcome_of(self, key: str, source: BinaryIO, size: int, put_id: str) -> Put:
         """Compares the existing object with this call. `RequestFailure` if it is not visible."""
-        found = self.creation(key, put_id)
-        if found.put_id is not None:
-            return Put.DONE if found.put_id == put_id else Put.EXISTS
+        creation = self.creation(key, put_id)
+        if creation.put_id is not None:
+            return Put.DONE if creation.put_id == put_id else Put.EXISTS
         # Created by another writer, or by this call on a server that keeps no metadata.
-        if found.size != size:
+        if creation.size != size:
             return Put.EXISTS
         source.seek(0)
-        for first in range(0, size, self.part_size):
+        for offset in range(0, size, self.part_size):
             expected = source.read(self.part_size)
-            if self.part(key, first, len(expected)) != expected:
+            if self.part(key, offset, len(expected)) != expected:
                 return Put.EXISTS
         return Put.DONE
 

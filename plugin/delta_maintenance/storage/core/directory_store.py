@@ -86,10 +86,10 @@ class DirectoryStore(Store):
 
     def stat(self, path: str) -> FileStatus | None:
         try:
-            found = self._entry(path)
+            entry = self._entry(path)
         except FileNotFoundError:
             return None
-        return FileStatus(path=path, size=found.size, modified_ms=found.modified_ms)
+        return FileStatus(path=path, size=entry.size, modified_ms=entry.modified_ms)
 
     def read(self, path: str) -> bytes:
         return self._get(check_path(path))
@@ -98,7 +98,7 @@ class DirectoryStore(Store):
         return self._get(check_path(path), span=(0, size))
 
     def open(self, path: str) -> BinaryIO:
-        found = self._entry(path)
+        entry = self._entry(path)
 
         def fetch(first: int, count: int) -> bytes:
             data = self._get(path, span=(first, count))
@@ -108,7 +108,7 @@ class DirectoryStore(Store):
                 )
             return data
 
-        return open_ranges(fetch, found.size)
+        return open_ranges(fetch, entry.size)
 
     def list_tree(self, directory: str = "", *, skip: Skip | None = None) -> Iterator[pa.Table]:
         # Imported here and below, so that only tree listings load pyarrow.
@@ -143,25 +143,25 @@ class DirectoryStore(Store):
         from delta_maintenance.storage.core.listing import Listing
 
         within = f"{directory}/" if directory else ""
-        found = Listing()
+        listing = Listing()
         for entry in self._entries(directory):
             path = within + entry.name
             match entry.kind:
                 case "file":
-                    found.files.append(path)
-                    found.sizes.append(entry.size)
-                    found.modified.append(entry.modified_ms)
+                    listing.files.append(path)
+                    listing.sizes.append(entry.size)
+                    listing.modified.append(entry.modified_ms)
                 case "directory" if skip is not None and skip(path):
-                    found.skipped.append(path)
+                    listing.skipped.append(path)
                 case "directory":
-                    found.below.append(path)
+                    listing.below.append(path)
                     # Its time comes from the listing of its parent; a later listing may show
                     # another time.
-                    found.entered.append(path)
-                    found.times.append(entry.modified_ms)
+                    listing.entered.append(path)
+                    listing.times.append(entry.modified_ms)
                 case _:
-                    found.others.append(path)
-        return found
+                    listing.others.append(path)
+        return listing
 
     def _entries(self, directory: str, start: str = "") -> list[Entry]:
         try:
@@ -174,14 +174,14 @@ class DirectoryStore(Store):
 
     def _entry(self, path: str) -> Entry:
         try:
-            found = self._tree.entry(check_path(path))
+            entry = self._tree.entry(check_path(path))
         except RequestFailure as failure:
             self._fail(failure, path, "read")
-        if found.kind == "other":
+        if entry.kind == "other":
             raise _refused_link(path)
-        if found.kind != "file":
+        if entry.kind != "file":
             raise _missing(path)
-        return found
+        return entry
 
     def _get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
         try:

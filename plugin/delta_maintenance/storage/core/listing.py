@@ -96,7 +96,7 @@ def statuses_by_listing(
 ) -> pa.Table:
     """Returns the existing files among `paths`, by one listing of each of their directories."""
     check_paths(paths)
-    found = []
+    tables = []
     for directory in pc.unique(directories_of(paths)).to_pylist():
         listed = list(list_directory(directory))
         columns = [
@@ -105,8 +105,8 @@ def statuses_by_listing(
             pa.array([status.modified_ms for status in listed], pa.int64()),
         ]
         table = pa.Table.from_arrays(columns, schema=STATUSES)
-        found.append(table.filter(pc.is_in(table["path"], value_set=paths)))
-    return pa.concat_tables([STATUSES.empty_table(), *found])
+        tables.append(table.filter(pc.is_in(table["path"], value_set=paths)))
+    return pa.concat_tables([STATUSES.empty_table(), *tables])
 
 
 MOST_PATH_LENGTH = 8_000

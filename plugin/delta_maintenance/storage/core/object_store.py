@@ -156,13 +156,13 @@ class ObjectStore(Store):
             self._fail(failure, path, "read")
 
     def open(self, path: str) -> BinaryIO:
-        found = self._head(path)
+        status = self._head(path)
 
         def fetch(first: int, count: int) -> bytes:
             # The tag ensures that all ranges are read from the same object.
-            return self._get(path, span=(first, first + count - 1), tag=found.tag)
+            return self._get(path, span=(first, first + count - 1), tag=status.tag)
 
-        return open_ranges(fetch, found.size)
+        return open_ranges(fetch, status.size)
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
         return self._put_new(path, io.BytesIO(data), len(data))
@@ -232,14 +232,14 @@ class ObjectStore(Store):
 
         from delta_maintenance.storage.core.listing import TREE, directories_of
 
-        found = [TREE.empty_table()]
+        tables = [TREE.empty_table()]
         for directory in pc.unique(directories_of(paths)).to_pylist():
             for page in self._pages(f"{self._prefix}{directory}/" if directory else self._prefix):
                 tree = self._tree(page)
                 if tree["archive"].null_count < tree.num_rows:
                     tree = tree.filter(pc.is_valid(tree["archive"]))
-                    found.append(tree.filter(pc.is_in(tree["path"], value_set=paths)))
-        return pa.concat_tables(found)
+                    tables.append(tree.filter(pc.is_in(tree["path"], value_set=paths)))
+        return pa.concat_tables(tables)
 
     def close(self) -> None:
         self._bucket.close()
@@ -255,16 +255,16 @@ class ObjectStore(Store):
         from delta_maintenance.storage.core.listing import EntryKind, tree_of
 
         return tree_of(
-            [one.key[len(self._prefix) :] for one in page.objects],
+            [listed_object.key[len(self._prefix) :] for listed_object in page.objects],
             EntryKind.FILE,
-            sizes=[one.size for one in page.objects],
-            times=[one.modified_ms for one in page.objects],
-            classes=[one.storage_class for one in page.objects],
+            sizes=[listed_object.size for listed_object in page.objects],
+            times=[listed_object.modified_ms for listed_object in page.objects],
+            classes=[listed_object.storage_class for listed_object in page.objects],
         )
 
-    def _status(self, found: ObjectStatus) -> FileStatus:
-        path = found.key[len(self._prefix) :]
-        return FileStatus(path=path, size=found.size, modified_ms=found.modified_ms)
+    def _status(self, status: ObjectStatus) -> FileStatus:
+        path = status.key[len(self._prefix) :]
+        return FileStatus(path=path, size=status.size, modified_ms=status.modified_ms)
 
     def _head(self, path: str) -> ObjectStatus:
         try:
@@ -296,18 +296,23 @@ class ObjectStore(Store):
         )
         if not self._bucket.lists_in_order:
             # All pages are read before the first entry is yielded.
-            pages = [sorted((one for page in pages for one in page), key=lambda one: one.key)]
-        last = ""
-        for one in (one for page in pages for one in page):
-            if one.key < last:
+            pages = [
+                sorted(
+                    (listed_object for page in pages for listed_object in page),
+                    key=lambda listed_object: listed_object.key,
+                )
+            ]
+        last_name = ""
+        for listed_object in (listed_object for page in pages for listed_object in page):
+            if listed_object.key < last_name:
                 raise StorageError(
                     "the store does not list its keys in order",
                     file=within or None,
                     remedy="move the table to a bucket that does",
                 )
-            last = one.key
-            if one.key[len(prefix) :] >= start:
-                yield self._status(one)
+            last_name = listed_object.key
+            if listed_object.key[len(prefix) :] >= start:
+                yield self._status(listed_object)
 
     def _pages(self, prefix: str, *, deep: bool = False, start: str = "") -> Iterator[Page]:
         """Yields every page of a listing; an error on any page is raised."""
@@ -320,7 +325,12 @@ class ObjectStore(Store):
                 permission = self._bucket.permissions["list"]
                 raise storage_error(failure, permission=permission, file=file) from failure
             # Some consoles create an object with the prefix itself as its key to mark a folder.
-            yield replace(page, objects=[one for one in page.objects if one.key != prefix])
+            yield replace(
+                page,
+                objects=[
+                    listed_object for listed_object in page.objects if listed_object.key != prefix
+                ],
+            )
             if not page.next:
                 return
             if page.next == token:

@@ -47,8 +47,8 @@ def just_before(start: str) -> str:
     For stores that list names after a key, excluding the key. The caller drops any other names in
     between.
     """
-    head, last = start[:-1], start[-1]
-    return f"{head}{chr(ord(last) - 1)}~" if "!" < last <= "~" else head
+    head, last_character = start[:-1], start[-1]
+    return f"{head}{chr(ord(last_character) - 1)}~" if "!" < last_character <= "~" else head
 
 
 def decode_log_path(path: str) -> str:

@@ -55,11 +55,11 @@ class VendedOptions(Generic[Options]):
 
     def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Divides keys to delete, so that one request can delete each part."""
-        parts: dict[str, list[str]] = {}
+        keys_by_prefix: dict[str, list[str]] = {}
         for key in keys:
             held = self._source.current(write=True, address=self._address(key))
-            parts.setdefault(held.prefix, []).append(key)
-        return [*parts.values()]
+            keys_by_prefix.setdefault(held.prefix, []).append(key)
+        return [*keys_by_prefix.values()]
 
     def sent(self, request: Callable[[Options], T], *, write: bool, key: str) -> T:
         """Sends a request for a key, and once more if the store rejects the credentials.
@@ -79,8 +79,8 @@ class VendedOptions(Generic[Options]):
         return self._bucket.join(key.rstrip("/")) if key else self._bucket
 
     def _of(self, credentials: VendedCredentials) -> Options:
-        last = self._last.get(credentials.prefix)
-        if last is None or last[0] is not credentials:
-            last = credentials, self._merged(credentials.options)
-            self._last[credentials.prefix] = last
-        return last[1]
+        last_options = self._last.get(credentials.prefix)
+        if last_options is None or last_options[0] is not credentials:
+            last_options = credentials, self._merged(credentials.options)
+            self._last[credentials.prefix] = last_options
+        return last_options[1]

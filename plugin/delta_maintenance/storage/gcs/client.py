@@ -200,12 +200,12 @@ class GCSClient(RestClient):
         url = self.endpoint + path
 
         def authorized(options: GCSOptions) -> Answer:
-            given = dict(headers or {})
+            all_headers = dict(headers or {})
             if options.access_token is not None:
-                given["authorization"] = f"Bearer {options.access_token}"
+                all_headers["authorization"] = f"Bearer {options.access_token}"
             else:
-                self._authorization.add(method, url, given)
-            return self._send(method, url + query_text, given, body)
+                self._authorization.add(method, url, all_headers)
+            return self._send(method, url + query_text, all_headers, body)
 
         if self._vended is not None:
             if key is None:
@@ -221,14 +221,14 @@ class GCSClient(RestClient):
         name = path.removeprefix(f"{self.bucket_path}/o/")
         return unquote(name) if name != path else str(query.get("name", query.get("prefix", "")))
 
-    def _send(self, method: str, url: str, given: dict[str, str], body: bytes | None) -> Answer:
+    def _send(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Answer:
         def refused(answer: Answer) -> GCSFailure:
             # A proxy may echo the request in its answer.
-            token = given.get("authorization", "").rpartition(" ")[2]
+            token = headers.get("authorization", "").rpartition(" ")[2]
             text = answer.body.replace(token.encode(), b"***") if token else answer.body
             return failure_of(answer.status, text)
 
-        return self._exchange(method, url, given, body, refused=refused)
+        return self._exchange(method, url, headers, body, refused=refused)
 
     def _is_emulator(self, options: GCSOptions) -> bool:
         return not (
@@ -265,8 +265,8 @@ class _Authorization:
                 status=None, code="TransportError", detail="no token could be obtained"
             )
         except google.auth.exceptions.RefreshError as error:
-            known = (str(part) for part in error.args if isinstance(part, str))
-            detail = next(known, "").splitlines()
+            texts = (str(argument) for argument in error.args if isinstance(argument, str))
+            detail = next(texts, "").splitlines()
             failure = GCSFailure(
                 status=None, code="RefreshError", detail=detail[0] if detail else ""
             )

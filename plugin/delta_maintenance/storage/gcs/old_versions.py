@@ -86,7 +86,7 @@ class GCSOldVersions:
         ends = _Ends.of(settings, self._prefix)
         if settings is None:
             return DeletedBytes(state="unknown", why=ends.missing)
-        least = timedelta(days=_LEAST_DAYS.get(settings.get("storageClass", ""), 0))
+        minimum_age = timedelta(days=_LEAST_DAYS.get(settings.get("storageClass", ""), 0))
         if settings.get("versioning", {}).get("enabled"):
             # Of objects that are as new as can be, which end last.
             now = clock.now().isoformat()
@@ -97,13 +97,16 @@ class GCSOldVersions:
                     state="never",
                     why="the bucket keeps versions, and no lifecycle rule of it deletes them",
                 )
-            after, why = timedelta(milliseconds=ends_ms - now_ms), ends.known
+            after, clause = timedelta(milliseconds=ends_ms - now_ms), ends.known
         else:
             after = timedelta(milliseconds=ends.soft_ms)
-            why = "the soft-delete policy of the bucket"
-        if least > after:
-            after, why = least, f"the least duration of the class {settings['storageClass']}"
-        return DeletedBytes.kept_for(after, why)
+            clause = "the soft-delete policy of the bucket"
+        if minimum_age > after:
+            after, clause = (
+                minimum_age,
+                f"the least duration of the class {settings['storageClass']}",
+            )
+        return DeletedBytes.kept_for(after, clause)
 
     def _settings(self) -> Mapping[str, Any] | None:
         """Returns the rules of the bucket; None without the right to read them, which those who
@@ -162,11 +165,11 @@ class _Ends:
             return cls(missing="its end is not known: grant storage.buckets.get")
         rules = settings.get("lifecycle", {}).get("rule", ())
         seconds = int(settings.get("softDeletePolicy", {}).get("retentionDurationSeconds", 0))
-        known = _BY_RULE if not seconds else f"{_BY_RULE}, then its soft-delete policy"
+        by_rule = _BY_RULE if not seconds else f"{_BY_RULE}, then its soft-delete policy"
         return cls(
-            rules=tuple(_rule(each["condition"]) for each in rules if _deletes(each, prefix)),
+            rules=tuple(_rule(rule["condition"]) for rule in rules if _deletes(rule, prefix)),
             soft_ms=seconds * 1000,
-            known=known,
+            known=by_rule,
         )
 
     @property
@@ -199,7 +202,7 @@ def _deletes(rule: Mapping[str, Any], prefix: str) -> bool:
         and bool(condition)
         and set(condition) <= _UNDERSTOOD
         and not condition.get("isLive", False)
-        and any(prefix.startswith(each) for each in prefixes)
+        and any(prefix.startswith(rule_prefix) for rule_prefix in prefixes)
     )
 
 

@@ -87,9 +87,9 @@ class GCSPut(ConditionalPut):
         )
 
     def creation(self, key: str, put_id: str) -> Creation:
-        found = self._client.ask(self._client.object_path(key), {"fields": "size,metadata"})
+        answer = self._client.ask(self._client.object_path(key), {"fields": "size,metadata"})
         return Creation(
-            put_id=found.get("metadata", {}).get(_PUT_ID), size=int(found.get("size", 0))
+            put_id=answer.get("metadata", {}).get(_PUT_ID), size=int(answer.get("size", 0))
         )
 
     def part(self, key: str, first: int, count: int) -> bytes:
@@ -131,18 +131,18 @@ class GCSPut(ConditionalPut):
         )
         upload = session.headers["Location"]
         with self._aborting(upload):
-            first = 0
-            while size - first > self.part_size:
+            offset = 0
+            while size - offset > self.part_size:
                 body = source.read(self.part_size)
                 answer = self._client.call(
-                    "PUT", upload, headers=_span(first, len(body), size), body=body
+                    "PUT", upload, headers=_span(offset, len(body), size), body=body
                 )
                 # A server may store less of a part than was sent.
-                kept = _kept(answer)
-                if kept <= first:
+                kept_bytes = _kept(answer)
+                if kept_bytes <= offset:
                     raise GCSFailure(status=answer.status, code="NothingKept", detail="")
-                first = source.seek(kept)
-        return partial(self._finish, upload, first, source.read(), size)
+                offset = source.seek(kept_bytes)
+        return partial(self._finish, upload, offset, source.read(), size)
 
     def _finish(self, upload: str, first: int, body: bytes, size: int) -> None:
         with self._aborting(upload):
@@ -190,8 +190,8 @@ def _span(first: int, count: int, size: int) -> dict[str, str]:
 
 def _kept(answer: Answer) -> int:
     """Returns how many bytes of an upload the server has stored."""
-    last = answer.headers.get("Range", "bytes=0--1").removeprefix("bytes=0-")
-    return int(last) + 1
+    last_position = answer.headers.get("Range", "bytes=0--1").removeprefix("bytes=0-")
+    return int(last_position) + 1
 
 
 _PUT_ID = "delta-maintenance-put-id"
@@ -256,11 +256,11 @@ class _GCSBucket(Bucket):
             query["startOffset"] = prefix + start
         if token:
             query["pageToken"] = token
-        found = self._client.ask(f"{self._client.bucket_path}/o", query)
+        answer = self._client.ask(f"{self._client.bucket_path}/o", query)
         return Page(
-            objects=[_status(item) for item in found.get("items", ())],
-            next=found.get("nextPageToken", ""),
-            prefixes=found.get("prefixes", ()),
+            objects=[_status(item) for item in answer.get("items", ())],
+            next=answer.get("nextPageToken", ""),
+            prefixes=answer.get("prefixes", ()),
         )
 
     def head(self, key: str) -> ObjectStatus:
@@ -331,9 +331,9 @@ def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestF
     A key counts as deleted only if the answer confirms that key.
     """
     batches = [
-        part[first : first + _PER_BATCH]
-        for part in client.divided(keys)
-        for first in range(0, len(part), _PER_BATCH)
+        key_group[start : start + _PER_BATCH]
+        for key_group in client.divided(keys)
+        for start in range(0, len(key_group), _PER_BATCH)
     ]
     if len(batches) == 1:
         return _delete(client, batches[0])
@@ -345,19 +345,21 @@ def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestF
 
 
 def _delete(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure]:
-    kept = _attempt(client, keys)
+    failures = _attempt(client, keys)
     for pause in PAUSES:
         # Single requests of a batch can be throttled.
-        again = [key for key, failure in kept.items() if failure.unanswered or failure.conflict]
+        again = [key for key, failure in failures.items() if failure.unanswered or failure.conflict]
         if not again:
             break
         client.sleep(pause)
-        kept = {key: kept[key] for key in kept if key not in again} | _attempt(client, again)
-    return kept
+        failures = {key: failures[key] for key in failures if key not in again} | _attempt(
+            client, again
+        )
+    return failures
 
 
 def _attempt(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure]:
-    kept: dict[str, RequestFailure] = {}
+    failures: dict[str, RequestFailure] = {}
     try:
         if len(keys) == 1:
             client.send("DELETE", client.object_path(keys[0]))
@@ -375,37 +377,40 @@ def _attempt(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure
     for number, key in enumerate(keys):
         status, body = answers.get(number, (200, b""))
         if number not in answers:
-            kept[key] = GCSFailure(status=200, code="NotConfirmed", detail="")
+            failures[key] = GCSFailure(status=200, code="NotConfirmed", detail="")
         elif not 200 <= status < 300:
             refusal = failure_of(status, body)
             if not refusal.missing:
-                kept[key] = refusal
-    return kept
+                failures[key] = refusal
+    return failures
 
 
 def _requests(client: GCSClient, keys: Sequence[str]) -> bytes:
     """Returns the body of a batch. The boundary cannot occur in percent-encoded paths."""
-    parts = (
+    request_parts = (
         f"--{_BOUNDARY}\r\nContent-Type: application/http\r\nContent-ID: <{number}>\r\n\r\n"
         f"DELETE {client.object_path(key)} HTTP/1.1\r\n\r\n\r\n"
         for number, key in enumerate(keys)
     )
-    return ("".join(parts) + f"--{_BOUNDARY}--\r\n").encode()
+    return ("".join(request_parts) + f"--{_BOUNDARY}--\r\n").encode()
 
 
 def _answers(content_type: str, body: bytes) -> dict[int, tuple[int, bytes]]:
     """Returns status and body of each answer in a batch, by the number of its request."""
     head = f"Content-Type: {content_type}\r\n\r\n".encode()
     answers = {}
-    for part in BytesParser(policy=HTTP).parsebytes(head + body).walk():
-        number = re.search(r"response-(\d+)>?$", str(part.get("Content-ID", "")).strip())
-        content = part.get_payload(decode=True)
+    for message in BytesParser(policy=HTTP).parsebytes(head + body).walk():
+        number = re.search(r"response-(\d+)>?$", str(message.get("Content-ID", "")).strip())
+        content = message.get_payload(decode=True)
         if number is None or not isinstance(content, bytes):
             continue
         status = re.match(rb"HTTP/[\d.]+ (\d{3})\b", content.lstrip())
         if status is not None:
-            parts = re.split(rb"\r?\n\r?\n", content, maxsplit=1)
-            answers[int(number[1])] = (int(status[1]), parts[1] if len(parts) > 1 else b"")
+            head_and_body = re.split(rb"\r?\n\r?\n", content, maxsplit=1)
+            answers[int(number[1])] = (
+                int(status[1]),
+                head_and_body[1] if len(head_and_body) > 1 else b"",
+            )
     return answers
 
 

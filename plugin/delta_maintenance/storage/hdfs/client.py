@@ -44,8 +44,8 @@ class HdfsFailure(RequestFailure):
     @property
     def access(self) -> bool:
         # Java exceptions of every kind come with the status 403.
-        named = self.code in self.access_codes or self.code == f"HTTP {self.status}"
-        return self.status == 401 or (named and self.status in (301, 302, 307, 403, 404))
+        is_access_code = self.code in self.access_codes or self.code == f"HTTP {self.status}"
+        return self.status == 401 or (is_access_code and self.status in (301, 302, 307, 403, 404))
 
     @property
     def full(self) -> bool:

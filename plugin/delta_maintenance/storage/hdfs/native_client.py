@@ -104,33 +104,33 @@ class NativeClient(HdfsClient):
         self._native = self._opened()
 
     def status(self, path: str) -> Entry:
-        found = self._patiently("status", lambda native, _: native.get_file_info(path))
-        return _entry(found, "")
+        info = self._patiently("status", lambda native, _: native.get_file_info(path))
+        return _entry(info, "")
 
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
         def listed(native: Any, step: Step) -> list[Any]:
             statuses, listing = [], iter(native.list_status(path, False))
-            while (found := step("list", lambda: next(listing, None))) is not None:
-                statuses.append(found)
+            while (info := step("list", lambda: next(listing, None))) is not None:
+                statuses.append(info)
             return statuses
 
         # The package can only list from the beginning, and listing a file returns the file itself.
-        for found in self._patiently("list", listed):
-            name = found.path.rpartition("/")[2]
-            if found.path.rstrip("/") != path.rstrip("/") and name > after:
-                yield _entry(found, name)
+        for info in self._patiently("list", listed):
+            name = info.path.rpartition("/")[2]
+            if info.path.rstrip("/") != path.rstrip("/") and name > after:
+                yield _entry(info, name)
 
     def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
         def once(native: Any, step: Step) -> bytes:
             reader = step("open", lambda: native.read(path))
             size = reader.file_length()
-            first, parts = min(offset, size), []
-            end = size if length is None else min(first + length, size)
-            while first < end:
-                count = min(_CHUNK_SIZE, end - first)
-                parts.append(step("read", partial(reader.read_range, first, count)))
-                first += count
-            return b"".join(parts)
+            position, chunks = min(offset, size), []
+            end = size if length is None else min(position + length, size)
+            while position < end:
+                count = min(_CHUNK_SIZE, end - position)
+                chunks.append(step("read", partial(reader.read_range, position, count)))
+                position += count
+            return b"".join(chunks)
 
         return self._patiently("read", once)
 
@@ -230,17 +230,19 @@ def _failure_of(error: BaseException) -> HdfsFailure:
             return HdfsFailure(status=403, code="FileAlreadyExistsException", detail=detail)
         case OSError():
             return HdfsFailure(status=None, code=type(error).__name__, detail=detail)
-    if found := _REMOTE.match(text):
-        code, message = found[1], found[2].partition(_LINE_END)[0].removesuffix('")')
+    if remote_error := _REMOTE.match(text):
+        code, message = remote_error[1], remote_error[2].partition(_LINE_END)[0].removesuffix('")')
         if code == "AccessControlException" and message.endswith(_NO_DIRECTORY):
             # A parent in the path is a file.
             code = "FileNotFoundException"
         status = 500 if code in _UNEXPECTED else 403
         return HdfsFailure(status=status, code=code, detail=redact(message)[:200])
     if text.startswith(_LOGIN) or "libgssapi" in text:
-        if found := _GSSAPI.match(text):
-            is_expired = not _EXPIRED.isdisjoint(found.group(1, 2))
-            detail = _TICKET_EXPIRED if is_expired else f"{found[1]}: {found[3]}"[:200]
+        if remote_error := _GSSAPI.match(text):
+            is_expired = not _EXPIRED.isdisjoint(remote_error.group(1, 2))
+            detail = (
+                _TICKET_EXPIRED if is_expired else f"{remote_error[1]}: {remote_error[3]}"[:200]
+            )
         return HdfsFailure(status=403, code="AuthenticationException", detail=detail)
     return HdfsFailure(status=500, code=type(error).__name__, detail=detail)
 

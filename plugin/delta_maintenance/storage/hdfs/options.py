@@ -44,14 +44,14 @@ class NativeOptions:
         properties = {
             name: value for name, value in (given or {}).items() if _PROPERTY.fullmatch(name)
         }
-        others = {name: value for name, value in (given or {}).items() if name not in properties}
-        if any(name.lower() in _OF_THE_ENVIRONMENT for name in others) or "@" in address.authority:
+        options = {name: value for name, value in (given or {}).items() if name not in properties}
+        if any(name.lower() in _OF_THE_ENVIRONMENT for name in options) or "@" in address.authority:
             raise InvalidRequestError(
                 "hdfs: addresses take the user and the delegation tokens from the environment only",
                 remedy="set HADOOP_USER_NAME, HADOOP_PROXY_USER or HADOOP_TOKEN_FILE_LOCATION, or "
                 "write webhdfs://HOST:9870/PATH, which has options for them",
             )
-        values = named_values(others, _NATIVE_NAMES, store="HDFS")
+        values = named_values(options, _NATIVE_NAMES, store="HDFS")
         if address.authority and not _NAME_NODE.fullmatch(address.authority):
             # The address is not repeated, because a malformed one may contain a password.
             raise InvalidRequestError(
@@ -143,12 +143,12 @@ class WebHdfsOptions:
         token = values.get("token")
         if token is None and not kerberos and "user" not in values:
             token = around.get(_TOKEN) or None
-        named = values.get("user") or user or None
-        if named is None and token is None and not kerberos:
-            named = around.get(_USER) or getpass.getuser()
+        user_name = values.get("user") or user or None
+        if user_name is None and token is None and not kerberos:
+            user_name = around.get(_USER) or getpass.getuser()
         return cls(
             endpoints=tuple(dict.fromkeys(f"{scheme}://{server}" for server in servers)),
-            user=named,
+            user=user_name,
             proxy_user=values.get("proxy_user") or around.get(_PROXY) or None,
             kerberos=kerberos,
             token=token,

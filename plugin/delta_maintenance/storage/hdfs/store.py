@@ -77,12 +77,12 @@ class HdfsPut(ConditionalPut):
         return partial(self._publish, staged, key)
 
     def creation(self, key: str, put_id: str) -> Creation:
-        found = self._client.status(key)
+        entry = self._client.status(key)
         staged = self._staged.get(put_id)
-        mine = staged is not None and staged.tag == found.tag
+        mine = staged is not None and staged.tag == entry.tag
         if mine and staged is not None and not self._client.has_inodes:
             mine = self._is_missing(staged.names[-1])
-        return Creation(put_id=put_id if mine else "another", size=found.size)
+        return Creation(put_id=put_id if mine else "another", size=entry.size)
 
     def part(self, key: str, first: int, count: int) -> bytes:
         return self._client.read(key, offset=first, length=count)
@@ -135,12 +135,12 @@ class HdfsPut(ConditionalPut):
         # A data node that stalls takes all the time of an attempt; the next one often gets another
         # node.
         temporary = patiently(once, self._client.sleep, self._client.pauses, attempts=2)
-        found = self._client.status(temporary)
-        if found.size != size:
+        entry = self._client.status(temporary)
+        if entry.size != size:
             raise HdfsFailure(
                 status=500, code="Incomplete", detail="the server did not store all bytes"
             )
-        staged.tag = found.tag
+        staged.tag = entry.tag
 
     def _publish(self, staged: _Staged, key: str) -> None:
         try:
@@ -335,8 +335,8 @@ class _HdfsTree(FileTree):
         return self._client.status(self._path(path))
 
     def get(self, path: str, *, span: tuple[int, int] | None = None) -> bytes:
-        first, count = span or (0, None)
-        return self._client.read(self._path(path), offset=first, length=count)
+        offset, count = span or (0, None)
+        return self._client.read(self._path(path), offset=offset, length=count)
 
     def close(self) -> None:
         self._client.close()

@@ -48,25 +48,25 @@ class WebHdfsClient(RestClient, HdfsClient):
         self._switching = threading.Lock()
 
     def status(self, path: str) -> Entry:
-        found = self.ask("GETFILESTATUS", path)
+        answer = self.ask("GETFILESTATUS", path)
         try:
-            return _entry(found["FileStatus"])
+            return _entry(answer["FileStatus"])
         except (KeyError, TypeError, ValueError):
             raise HdfsFailure(status=None, code="NoStatus", detail=_NO_ANSWER) from None
 
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
         while True:
-            found = self.ask("LISTSTATUS_BATCH", path, startafter=after)
+            answer = self.ask("LISTSTATUS_BATCH", path, startafter=after)
             try:
-                listing = found["DirectoryListing"]
+                listing = answer["DirectoryListing"]
                 page = listing["partialListing"]["FileStatuses"]["FileStatus"]
-                left = int(listing["remainingEntries"])
+                remaining = int(listing["remainingEntries"])
                 # The listing of a file contains the file itself, without a name.
                 entries = [_entry(status) for status in page if status["pathSuffix"]]
             except (KeyError, TypeError, ValueError):
                 raise HdfsFailure(status=None, code="NoListing", detail=_NO_ANSWER) from None
             yield from entries
-            if not left:
+            if not remaining:
                 return
             if not entries or entries[-1].name <= after:
                 raise HdfsFailure(status=None, code="NoProgress", detail="the listing does not end")
@@ -111,17 +111,17 @@ class WebHdfsClient(RestClient, HdfsClient):
         The answer may redirect to a data node.
         """
         options = self._options
-        asked = {"op": operation, **{name: str(value) for name, value in query.items()}}
+        parameters = {"op": operation, **{name: str(value) for name, value in query.items()}}
         if options.token is not None:
-            asked["delegation"] = options.token
+            parameters["delegation"] = options.token
         elif options.user is not None and not options.kerberos:
-            asked["user.name"] = options.user
+            parameters["user.name"] = options.user
         if options.proxy_user is not None:
-            asked["doas"] = options.proxy_user
+            parameters["doas"] = options.proxy_user
         active = self._active
         url = f"{options.endpoints[active]}{_PREFIX}{quote(path)}?"
         try:
-            return self._sent(method, url + urlencode(asked, quote_via=quote))
+            return self._sent(method, url + urlencode(parameters, quote_via=quote))
         except HdfsFailure as failure:
             if failure.status is None or failure.code == "StandbyException":
                 # The active name node may have changed.

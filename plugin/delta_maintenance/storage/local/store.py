@@ -65,11 +65,11 @@ class LocalStore(Store):
             suppress(FileNotFoundError),
             self._directory(segments[:-1]) as parent,
         ):
-            found = os.stat(segments[-1], dir_fd=parent, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.stat(segments[-1], dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
                 raise _refused_link(path)
-            if stat.S_ISREG(found.st_mode):
-                return _status(path, found)
+            if stat.S_ISREG(status.st_mode):
+                return _status(path, status)
         return None
 
     def read(self, path: str) -> bytes:
@@ -139,8 +139,8 @@ class LocalStore(Store):
             suppress(FileNotFoundError),
             self._directory(segments[:-1]) as parent,
         ):
-            found = os.stat(segments[-1], dir_fd=parent, follow_symlinks=False)
-            if stat.S_ISLNK(found.st_mode):
+            status = os.stat(segments[-1], dir_fd=parent, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
                 raise _refused_link(path)
             os.unlink(segments[-1], dir_fd=parent)
 
@@ -219,14 +219,14 @@ class LocalStore(Store):
                         names.append(entry.name)
             for name in sorted(names):
                 try:
-                    found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                    status = os.stat(name, dir_fd=here, follow_symlinks=False)
                 except FileNotFoundError:
                     # A file that was deleted since the scan no longer exists, so omitting it is
                     # correct.
                     continue
                 except OSError as error:
                     raise storage_error(error, within + name) from error
-                yield _status(within + name, found)
+                yield _status(within + name, status)
 
     def _opened(self, path: str) -> tuple[int, int]:
         """Returns a descriptor of a file, and its size."""
@@ -240,11 +240,11 @@ class LocalStore(Store):
                 if error.errno == errno.ELOOP:
                     raise _refused_link(path) from error
                 raise
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 os.close(descriptor)
                 raise FileNotFoundError(errno.ENOENT, "there is no such file", path)
-            return descriptor, found.st_size
+            return descriptor, status.st_size
 
     @contextmanager
     def _directory(self, segments: list[str], *, create: bool = False) -> Iterator[int]:
@@ -380,8 +380,10 @@ class _Temporary:
             os.unlink(self.name, dir_fd=self.parent)
 
     def is_target(self) -> bool:
-        found = self.target()
-        return found is not None and os.path.samestat(found, os.fstat(self.descriptor))
+        target_status = self.target()
+        return target_status is not None and os.path.samestat(
+            target_status, os.fstat(self.descriptor)
+        )
 
     def drop_checksum(self) -> None:
         """Removes Hadoop's checksum file of an earlier file of this name, which no longer matches.
@@ -406,8 +408,8 @@ def _refused_link(path: str) -> RefusedError:
     )
 
 
-def _status(path: str, found: os.stat_result) -> FileStatus:
-    return FileStatus(path=path, size=found.st_size, modified_ms=found.st_mtime_ns // 1_000_000)
+def _status(path: str, status: os.stat_result) -> FileStatus:
+    return FileStatus(path=path, size=status.st_size, modified_ms=status.st_mtime_ns // 1_000_000)
 
 
 def _sync_directory(descriptor: int) -> None:

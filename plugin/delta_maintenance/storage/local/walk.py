@@ -58,15 +58,15 @@ def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
         there, sizes, times = [], [], []
         for name in names:
             try:
-                found = os.stat(name, dir_fd=here, follow_symlinks=False)
+                status = os.stat(name, dir_fd=here, follow_symlinks=False)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise storage_error(error, within + name) from error
-            if stat.S_ISREG(found.st_mode):
+            if stat.S_ISREG(status.st_mode):
                 there.append(within + name)
-                sizes.append(found.st_size)
-                times.append(_millis(found))
+                sizes.append(status.st_size)
+                times.append(_millis(status))
         columns = [
             pa.array(c, f.type) for c, f in zip((there, sizes, times), STATUSES, strict=True)
         ]
@@ -78,7 +78,7 @@ def statuses(entering: Entering, paths: Iterable[str]) -> pa.Table:
 
 def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageError]:
     """See `Store.delete_unchanged`."""
-    wanted = {
+    expected = {
         path: (size, modified)
         for path, size, modified in zip(
             *(files[name].to_pylist() for name in STATUSES.names), strict=True
@@ -86,13 +86,13 @@ def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageEr
     }
 
     def unlink(here: int, names: list[str], within: str) -> dict[str, StorageError]:
-        kept = {}
+        failures = {}
         for name in names:
             try:
-                found = os.stat(name, dir_fd=here, follow_symlinks=False)
-                if not stat.S_ISREG(found.st_mode):
+                status = os.stat(name, dir_fd=here, follow_symlinks=False)
+                if not stat.S_ISREG(status.st_mode):
                     problem = "it is no longer a regular file"
-                elif (found.st_size, _millis(found)) != wanted[within + name]:
+                elif (status.st_size, _millis(status)) != expected[within + name]:
                     problem = "it has changed since it was listed"
                 else:
                     os.unlink(name, dir_fd=here)
@@ -101,14 +101,14 @@ def delete_unchanged(entering: Entering, files: pa.Table) -> dict[str, StorageEr
                 continue
             except OSError as error:
                 problem = reason(error)
-            kept[within + name] = StorageError(problem, file=within + name)
-        return kept
+            failures[within + name] = StorageError(problem, file=within + name)
+        return failures
 
-    kept: dict[str, StorageError] = {}
+    failures: dict[str, StorageError] = {}
     with entering() as enter:
-        for answer in _by_directory(enter, wanted, unlink, failed=_all_kept):
-            kept |= answer
-    return kept
+        for answer in _by_directory(enter, expected, unlink, failed=_all_kept):
+            failures |= answer
+    return failures
 
 
 def remove_empty_directories(entering: Entering, paths: Iterable[str]) -> Iterator[bool]:
@@ -134,30 +134,32 @@ def _all_kept(
 
 def _scan(enter: Enter, directory: str, skip: Skip | None) -> Listing:
     within = f"{directory}/" if directory else ""
-    found = Listing()
+    listing = Listing()
     try:
         with enter(directory) as here:
             with os.scandir(here) as entries:
                 for entry in entries:
                     path = within + entry.name
                     if entry.is_file(follow_symlinks=False):
-                        found.files.append(path)
+                        listing.files.append(path)
                     elif not entry.is_dir(follow_symlinks=False):
-                        found.others.append(path)
+                        listing.others.append(path)
                     elif skip is not None and _is_text(path) and skip(path):
-                        found.skipped.append(path)
+                        listing.skipped.append(path)
                     else:
-                        found.below.append(path)
+                        listing.below.append(path)
             if directory:
-                found.entered, found.times = [directory], [_millis(os.fstat(here))]
+                listing.entered, listing.times = [directory], [_millis(os.fstat(here))]
     except FileNotFoundError:
         return Listing()
-    if not _is_text("".join((*found.files, *found.below))):
-        found.others += [path for path in (*found.files, *found.below) if not _is_text(path)]
-        found.files = list(filter(_is_text, found.files))
-        found.below = list(filter(_is_text, found.below))
-    found.others = [os.fsencode(path).decode(errors="backslashreplace") for path in found.others]
-    return found
+    if not _is_text("".join((*listing.files, *listing.below))):
+        listing.others += [path for path in (*listing.files, *listing.below) if not _is_text(path)]
+        listing.files = list(filter(_is_text, listing.files))
+        listing.below = list(filter(_is_text, listing.below))
+    listing.others = [
+        os.fsencode(path).decode(errors="backslashreplace") for path in listing.others
+    ]
+    return listing
 
 
 def _by_directory(
@@ -191,16 +193,16 @@ def _by_directory(
     with LocalPool(_PARALLEL) as pool:
         tasks = []
         for within, names in by_directory.items():
-            for first in range(0, len(names), _FILES_PER_TASK):
-                tasks.append(pool.submit(task, within, names[first : first + _FILES_PER_TASK]))
+            for start in range(0, len(names), _FILES_PER_TASK):
+                tasks.append(pool.submit(task, within, names[start : start + _FILES_PER_TASK]))
         for done in tasks:
             answer = done.result()
             if answer is not None:
                 yield answer
 
 
-def _millis(found: os.stat_result) -> int:
-    return found.st_mtime_ns // 1_000_000
+def _millis(status: os.stat_result) -> int:
+    return status.st_mtime_ns // 1_000_000
 
 
 def _is_text(path: str) -> bool:

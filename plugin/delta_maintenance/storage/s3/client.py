@@ -128,8 +128,12 @@ def _signing_credentials() -> Any:
 
     class Signing(AioCredentials):  # type: ignore[misc]
         async def get_frozen_credentials(self) -> Any:
-            own = _SIGNER.get()
-            return ReadOnlyCredentials(own.access_key_id, own.secret_access_key, own.session_token)
+            signing_options = _SIGNER.get()
+            return ReadOnlyCredentials(
+                signing_options.access_key_id,
+                signing_options.secret_access_key,
+                signing_options.session_token,
+            )
 
     return Signing("", "")
 
@@ -142,8 +146,8 @@ def _timestamp(value: Any) -> datetime:
         from botocore.utils import parse_timestamp
 
         # Headers have another format, and the services that give credentials may send numbers.
-        found: datetime = parse_timestamp(value)
-        return found
+        timestamp: datetime = parse_timestamp(value)
+        return timestamp
 
 
 class S3Failure(RequestFailure):
@@ -245,12 +249,12 @@ class S3Client:
         if self._vended is not None:
             # Signs each request with the credentials of that moment.
             session._credentials = _signing_credentials()
-        own = options if self._vended is None else replace(options, **_NO_KEY)
+        client_options = options if self._vended is None else replace(options, **_NO_KEY)
         return s3fs.S3FileSystem(
             session=session,
-            key=own.access_key_id,
-            secret=own.secret_access_key,
-            token=own.session_token,
+            key=client_options.access_key_id,
+            secret=client_options.secret_access_key,
+            token=client_options.session_token,
             endpoint_url=options.endpoint_url,
             anon=options.anonymous,
             client_kwargs={"region_name": options.region} if options.region else {},
@@ -366,5 +370,5 @@ def _failure(error: Exception, options: S3Options) -> S3Failure:
 
 def _message(detail: dict[str, Any]) -> str:
     """Returns the message of an error, with the storage class that an archived object has."""
-    parts = (detail.get("Message"), detail.get("StorageClass"))
-    return ", ".join(str(part) for part in parts if part)
+    texts = (detail.get("Message"), detail.get("StorageClass"))
+    return ", ".join(str(part) for part in texts if part)

@@ -68,8 +68,8 @@ class S3OldVersions:
             return FREED
         days = self._days()
         if days is None and status == "Suspended":
-            why = "versioning is suspended, so that only files from before then are kept"
-            return DeletedBytes(state="unknown", why=why)
+            clause = "versioning is suspended, so that only files from before then are kept"
+            return DeletedBytes(state="unknown", why=clause)
         if days is None:
             return DeletedBytes(
                 state="never",
@@ -110,7 +110,7 @@ class S3OldVersions:
             "s3:GetLifecycleConfiguration",
             missing="NoSuchLifecycleConfiguration",
         )
-        found = [
+        periods = [
             rule["NoncurrentVersionExpiration"]["NoncurrentDays"]
             for rule in answer.get("Rules", ())
             if rule.get("Status") == "Enabled"
@@ -118,7 +118,7 @@ class S3OldVersions:
             and "NewerNoncurrentVersions" not in rule["NoncurrentVersionExpiration"]
             and self._covers(rule)
         ]
-        return min(found, default=None)
+        return min(periods, default=None)
 
     def _locked_days(self) -> int:
         """Returns for how many days new versions are locked by default."""

@@ -62,12 +62,14 @@ class S3Put(ConditionalPut):
         upload = self._client.call("create_multipart_upload", **target, Metadata=metadata)
         target["UploadId"] = upload["UploadId"]
         with self._aborting(target):
-            parts = []
+            uploaded_parts = []
             part_size = max(self.part_size, -(-size // _MAX_PARTS))
             for number, body in enumerate(iter(partial(source.read, part_size), b""), start=1):
-                part = self._client.call("upload_part", **target, PartNumber=number, Body=body)
-                parts.append({"PartNumber": number, "ETag": part["ETag"]})
-        return partial(self._complete, target, parts, condition)
+                uploaded_part = self._client.call(
+                    "upload_part", **target, PartNumber=number, Body=body
+                )
+                uploaded_parts.append({"PartNumber": number, "ETag": uploaded_part["ETag"]})
+        return partial(self._complete, target, uploaded_parts, condition)
 
     def creation(self, key: str, put_id: str) -> Creation:
         head = self._client.call("head_object", Bucket=self._bucket, Key=key)
@@ -88,13 +90,16 @@ class S3Put(ConditionalPut):
         self._client.call("delete_object", Bucket=self._bucket, Key=key)
 
     def _complete(
-        self, target: dict[str, str], parts: list[dict[str, Any]], condition: dict[str, str]
+        self,
+        target: dict[str, str],
+        uploaded_parts: list[dict[str, Any]],
+        condition: dict[str, str],
     ) -> None:
         with self._aborting(target):
             self._client.send(
                 "complete_multipart_upload",
                 **target,
-                MultipartUpload={"Parts": parts},
+                MultipartUpload={"Parts": uploaded_parts},
                 **condition,
             )
 
@@ -170,7 +175,7 @@ class _S3Bucket(Bucket):
             request["StartAfter"] = prefix + just_before(start)
         if token:
             request["ContinuationToken"] = token
-        found = self._client.call("list_objects_v2", **request)
+        answer = self._client.call("list_objects_v2", **request)
         return Page(
             objects=[
                 ObjectStatus(
@@ -179,19 +184,19 @@ class _S3Bucket(Bucket):
                     modified_ms=clock.epoch_millis(entry["LastModified"]),
                     storage_class=entry.get("StorageClass"),
                 )
-                for entry in found.get("Contents", ())
+                for entry in answer.get("Contents", ())
             ],
-            next=found["NextContinuationToken"] if found["IsTruncated"] else "",
-            prefixes=[entry["Prefix"] for entry in found.get("CommonPrefixes", ())],
+            next=answer["NextContinuationToken"] if answer["IsTruncated"] else "",
+            prefixes=[entry["Prefix"] for entry in answer.get("CommonPrefixes", ())],
         )
 
     def head(self, key: str) -> ObjectStatus:
-        found = self._call("head_object", key)
+        answer = self._call("head_object", key)
         return ObjectStatus(
             key=key,
-            size=found["ContentLength"],
-            modified_ms=clock.epoch_millis(found["LastModified"]),
-            tag=found["ETag"],
+            size=answer["ContentLength"],
+            modified_ms=clock.epoch_millis(answer["LastModified"]),
+            tag=answer["ETag"],
         )
 
     def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:
@@ -207,11 +212,11 @@ class _S3Bucket(Bucket):
     def delete(
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
-        kept: dict[str, RequestFailure] = {}
-        for part in self._client.divided(keys):
-            for first in range(0, len(part), _KEYS_PER_DELETE):
-                kept |= self._delete(part[first : first + _KEYS_PER_DELETE])
-        return kept
+        failures: dict[str, RequestFailure] = {}
+        for key_group in self._client.divided(keys):
+            for start in range(0, len(key_group), _KEYS_PER_DELETE):
+                failures |= self._delete(key_group[start : start + _KEYS_PER_DELETE])
+        return failures
 
     @property
     def usage(self) -> Usage:
@@ -236,13 +241,13 @@ class _S3Bucket(Bucket):
             return dict.fromkeys(keys, failure)
         deleted = {entry.get("Key") for entry in answer.get("Deleted", ())}
         detail = {entry.get("Key"): entry for entry in answer.get("Errors", ())}
-        kept = {}
+        failures = {}
         for key in keys:
             code = detail.get(key, {}).get("Code", "NotConfirmed")
             if key not in deleted and code != "NoSuchKey":
                 message = detail.get(key, {}).get("Message", "")
-                kept[key] = S3Failure(status=200, code=code, detail=message)
-        return kept
+                failures[key] = S3Failure(status=200, code=code, detail=message)
+        return failures
 
 
 def _location(address: Address) -> tuple[str, str]:
