@@ -134,18 +134,18 @@ def leaf_sizes(
     first page with values is examined. `RefusedError` for pages of more than `most` bytes,
     `MalformedPageError` for invalid ones.
     """
-    found = _Sums(leaf, exact=exact)
+    sums = _Sums(leaf, exact=exact)
     try:
         for page in pages_of(chunk, values=leaf.chunk.num_values):
             size = max(page.size, page.stored)
             if size > most:
                 raise too_large(f"a page of the column {leaf.column.path}", size, most=most)
-            found.add(chunk, page)
-            if start and found.has_values:
+            sums.add(chunk, page)
+            if start and sums.has_values:
                 break
     except MalformedPageError as error:
         raise pa.ArrowInvalid(f"the column {leaf.column.path}: {error}") from None
-    return found.result()
+    return sums.result()
 
 
 def rows_together(

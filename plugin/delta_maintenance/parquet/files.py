@@ -70,13 +70,13 @@ def joined_ranges(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[
 
     The result is in ascending order. Reading a gap takes less time than another request.
     """
-    found: list[tuple[int, int]] = []
+    ranges_to_read: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
-        if found and start <= found[-1][1] + gap:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if ranges_to_read and start <= ranges_to_read[-1][1] + gap:
+            ranges_to_read[-1] = ranges_to_read[-1][0], max(ranges_to_read[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            ranges_to_read.append((start, end))
+    return ranges_to_read
 
 
 class ReadAhead(FileForArrow):

@@ -194,9 +194,9 @@ def _slices(
 
 def _chunk(metadata: pq.FileMetaData, group: int, leaf: int) -> _Chunk:
     row_group = metadata.row_group(group)
-    found, column = row_group.column(leaf), metadata.schema.column(leaf)
-    start = found.data_page_offset
-    dictionary = found.dictionary_page_offset if found.has_dictionary_page else None
+    chunk_group, column = row_group.column(leaf), metadata.schema.column(leaf)
+    start = chunk_group.data_page_offset
+    dictionary = chunk_group.dictionary_page_offset if chunk_group.has_dictionary_page else None
     if dictionary is not None and 0 < dictionary < start:
         start = dictionary
     widths = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "FIXED_LEN_BYTE_ARRAY": column.length}
@@ -204,11 +204,13 @@ def _chunk(metadata: pq.FileMetaData, group: int, leaf: int) -> _Chunk:
         group=group,
         path=column.path,
         start=start,
-        end=start + found.total_compressed_size,
+        end=start + chunk_group.total_compressed_size,
         rows=row_group.num_rows,
-        values=found.num_values,
-        codec=found.compression,
-        width=None if found.physical_type == _TEXT else widths.get(found.physical_type, 8),
+        values=chunk_group.num_values,
+        codec=chunk_group.compression,
+        width=None
+        if chunk_group.physical_type == _TEXT
+        else widths.get(chunk_group.physical_type, 8),
         repeated=column.max_repetition_level > 0,
     )
 

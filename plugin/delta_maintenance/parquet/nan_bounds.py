@@ -41,16 +41,18 @@ def leaves_with_nan(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> froze
     """Returns the leaves with any NaN, by their number in `schema`, which has at least the columns
     of the rows.
     """
-    found: set[int] = set()
+    nan_leaves: set[int] = set()
     first = 0
     for field in schema:
         count = sum(1 for _ in _leaf_types(field.type))
         if rows.schema.get_field_index(field.name) >= 0 and _has_floats(field.type):
             column = rows.column(field.name)
             for chunk in getattr(column, "chunks", [column]):
-                found.update(first + at for at, has_nan in enumerate(_has_nan(chunk)) if has_nan)
+                nan_leaves.update(
+                    first + at for at, has_nan in enumerate(_has_nan(chunk)) if has_nan
+                )
         first += count
-    return frozenset(found)
+    return frozenset(nan_leaves)
 
 
 def doubtful_columns(chunks: Sequence[Struct], schema: pa.Schema, created_by: str) -> list[str]:

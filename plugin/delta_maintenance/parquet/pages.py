@@ -100,8 +100,8 @@ class Page:
     def has_rle_levels(self) -> bool:
         """Whether all levels have the encoding that has replaced BIT_PACKED."""
         inner = self.header.get(_INNER[_DATA_PAGE][0])
-        found = inner if isinstance(inner, dict) else {}
-        return all(found.get(field, _RLE) == _RLE for field in (3, 4))
+        header = inner if isinstance(inner, dict) else {}
+        return all(header.get(field, _RLE) == _RLE for field in (3, 4))
 
     @property
     def refers_to_dictionary(self) -> bool:
@@ -176,26 +176,26 @@ def read_pages(
     CRC-32 are compared with it. `MalformedPageError` for invalid or truncated headers and for other
     bytes than the CRC-32 is of.
     """
-    found = ChunkPages()
+    chunk_pages = ChunkPages()
     for page in pages_of(chunk, values=values):
-        found.size = page.start + page.stored
+        chunk_pages.size = page.start + page.stored
         crc = page.header.get(4) if checksums else None
-        if isinstance(crc, int) and crc32(chunk[page.start : found.size]) != crc & 0xFFFFFFFF:
+        if isinstance(crc, int) and crc32(chunk[page.start : chunk_pages.size]) != crc & 0xFFFFFFFF:
             raise MalformedPageError("a page does not have its checksum")
-        found.largest = max(found.largest, page.size)
+        chunk_pages.largest = max(chunk_pages.largest, page.size)
         if page.is_dictionary:
-            found.has_dictionary = True
+            chunk_pages.has_dictionary = True
             if texts:
-                found.entry = longest_entry(chunk, page, codec)
+                chunk_pages.entry = longest_entry(chunk, page, codec)
         elif page.refers_to_dictionary:
-            found.values += page.values
-            found.indexed += page.values
+            chunk_pages.values += page.values
+            chunk_pages.indexed += page.values
         elif page.encoding is not None:
-            found.values += page.values
-            found.plain_bytes += page.size
-            found.density = max(found.density, page.size / max(page.values, 1))
-            found.shares_prefixes |= page.encoding == DELTA_BYTE_ARRAY
-    return found
+            chunk_pages.values += page.values
+            chunk_pages.plain_bytes += page.size
+            chunk_pages.density = max(chunk_pages.density, page.size / max(page.values, 1))
+            chunk_pages.shares_prefixes |= page.encoding == DELTA_BYTE_ARRAY
+    return chunk_pages
 
 
 def most_of_entry(page: Page) -> int:
@@ -288,14 +288,14 @@ def rows_of(levels: memoryview, count: int, *, most: int) -> PageRows:
 
     `most` is the maximum repetition level of the column. `MalformedPageError` for other bytes.
     """
-    found, width, at = PageRows(), most.bit_length(), 0
+    page_rows, width, at = PageRows(), most.bit_length(), 0
     while count > 0:
         head, at = _varint(levels, at)
         if not head & 1:
             size = -(-width // 8)
             value = int.from_bytes(levels[at : at + size], "little")
             at += size
-            found.add_run(min(head >> 1, count), begins=not value)
+            page_rows.add_run(min(head >> 1, count), begins=not value)
             count -= head >> 1
             continue
         groups = head >> 1
@@ -305,9 +305,9 @@ def rows_of(levels: memoryview, count: int, *, most: int) -> PageRows:
             if not len(packed):
                 raise MalformedPageError("the levels of a page are truncated")
             bits = np.unpackbits(packed, bitorder="little", count=taken * 8 * width)
-            found.add_levels((bits.reshape(-1, width).max(axis=1) == 0)[:count])
+            page_rows.add_levels((bits.reshape(-1, width).max(axis=1) == 0)[:count])
             at, groups, count = at + taken * width, groups - taken, count - taken * 8
-    return found.finished()
+    return page_rows.finished()
 
 
 def text_sizes(values: memoryview, encoding: int, count: int) -> tuple[int, int] | None:

@@ -194,19 +194,19 @@ class MembershipFilter:
 
     def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
         """Whether each hash may be a member; true for all members."""
-        found = np.zeros(len(hashes), np.bool_)
+        is_possible = np.zeros(len(hashes), np.bool_)
         if not len(self.low) or not len(hashes):
-            return found
+            return is_possible
         wanted = _cut(hashes, self.bucket_bits)
         buckets = (wanted >> np.uint64(_LOW_BITS)).astype(np.int64)
         low = wanted.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : _LOW_BITS // 8]
         at = np.where(buckets > 0, self.ends[buckets - 1], 0)
         rows = np.flatnonzero(at < self.ends[buckets])
         while len(rows):
-            found[rows] |= (self.low[at[rows]] == low[rows]).all(axis=1)
+            is_possible[rows] |= (self.low[at[rows]] == low[rows]).all(axis=1)
             at[rows] += 1
-            rows = rows[(at[rows] < self.ends[buckets[rows]]) & ~found[rows]]
-        return found
+            rows = rows[(at[rows] < self.ends[buckets[rows]]) & ~is_possible[rows]]
+        return is_possible
 
     @classmethod
     def most_bytes(cls, members: int) -> int:
@@ -245,10 +245,10 @@ class MembershipFilter:
         if len(ends) != buckets:
             raise _damaged("its buckets do not add up")
         low = np.frombuffer(content, np.uint8, offset=map_bytes).reshape(-1, _LOW_BITS // 8)
-        found = cls(bits, ends - np.arange(buckets), low)
-        if not found.is_even:
+        membership = cls(bits, ends - np.arange(buckets), low)
+        if not membership.is_even:
             raise _damaged("a bucket is too full")
-        return found
+        return membership
 
 
 def _cut(hashes: Hashes, bucket_bits: int) -> Hashes:

@@ -155,22 +155,22 @@ def reasons(paths: pa.Array, *, expired: pa.Array | None) -> npt.NDArray[np.uint
 
     `expired` marks the files that an expired tombstone names, if these are known.
     """
-    found = np.full(len(paths), Reason.FOREIGN, np.uint8)
-    found[to_bools(pc.match_substring_regex(paths, _DATA))] = Reason.UNREFERENCED
-    found[to_bools(pc.match_substring_regex(paths, _VECTOR))] = Reason.DELETION_VECTOR
+    file_reasons = np.full(len(paths), Reason.FOREIGN, np.uint8)
+    file_reasons[to_bools(pc.match_substring_regex(paths, _DATA))] = Reason.UNREFERENCED
+    file_reasons[to_bools(pc.match_substring_regex(paths, _VECTOR))] = Reason.DELETION_VECTOR
     if expired is not None:
-        found[to_bools(expired) & (found != Reason.DELETION_VECTOR)] = Reason.EXPIRED
-    found[to_bools(pc.starts_with(paths, f"{CHANGE_DATA}/"))] = Reason.CHANGE_DATA
-    return found
+        file_reasons[to_bools(expired) & (file_reasons != Reason.DELETION_VECTOR)] = Reason.EXPIRED
+    file_reasons[to_bools(pc.starts_with(paths, f"{CHANGE_DATA}/"))] = Reason.CHANGE_DATA
+    return file_reasons
 
 
 def checksums_of(paths: pa.Array, owners: pa.Array) -> Mask:
     """Marks the Hadoop checksums whose files are among the owners."""
-    found = to_bools(pc.match_substring_regex(paths, _CHECKSUM))
-    rows = np.flatnonzero(found)
-    files = checksum_owners(paths.filter(booleans(found)))
-    found[rows] = to_bools(pc.is_in(files, value_set=owners))
-    return found
+    is_checksum = to_bools(pc.match_substring_regex(paths, _CHECKSUM))
+    rows = np.flatnonzero(is_checksum)
+    files = checksum_owners(paths.filter(booleans(is_checksum)))
+    is_checksum[rows] = to_bools(pc.is_in(files, value_set=owners))
+    return is_checksum
 
 
 def checksums_for(paths: pa.Array) -> pa.Array:
@@ -233,8 +233,8 @@ class PathSet:
             return np.zeros(len(hashes), np.bool_)
         at = np.searchsorted(ordered, hashes)
         at[at == len(ordered)] = 0
-        found: Mask = ordered[at] == hashes
-        return found
+        is_member: Mask = ordered[at] == hashes
+        return is_member
 
 
 @dataclass(slots=True)
@@ -299,14 +299,14 @@ def spellings_of(actions: pa.Table, *, roots: Sequence[str]) -> Spellings:
     `roots` contains the addresses of the table's root. Raises `CorruptTableError` or
     `UnsupportedFeatureError` if the file of a deletion vector cannot be determined.
     """
-    found = Spellings()
+    spellings = Spellings()
     for paths in actions["path"].chunks:
-        _collect(paths, roots, found)
+        _collect(paths, roots, spellings)
     if "deletionVector" in actions.column_names:
         for vectors in actions["deletionVector"].chunks:
             for paths in deletion_vector_paths(vectors):
-                _collect(paths, roots, found)
-    return found
+                _collect(paths, roots, spellings)
+    return spellings
 
 
 def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> None:

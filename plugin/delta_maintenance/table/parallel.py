@@ -44,9 +44,9 @@ def in_advance(items: Iterator[Item]) -> Generator[Item, None, None]:
     """
     with StreamingPool(1) as pool:
         following = pool.submit(_next, items)
-        while found := following.result():
+        while next_items := following.result():
             following = pool.submit(_next, items)
-            yield from found
+            yield from next_items
 
 
 class IdleWorkers:

@@ -123,11 +123,11 @@ class FileRules:
             for name in self.fields
         )
         late = pc.fill_null(pc.greater(born, self.version), False)
-        found = _first(adds.filter(late), "has a row commit version after that of the table")
-        if found is None and state is RowTrackingState.ENABLED:
-            found = _first(adds.filter(pc.is_null(base)), "has no row IDs")
-        if found is not None or state is RowTrackingState.SUSPENDED:
-            return found
+        problem = _first(adds.filter(late), "has a row commit version after that of the table")
+        if problem is None and state is RowTrackingState.ENABLED:
+            problem = _first(adds.filter(pc.is_null(base)), "has no row IDs")
+        if problem is not None or state is RowTrackingState.SUSPENDED:
+            return problem
         # Row counts are taken from the text, and parsed only where they decide.
         for stated in (stated_row_counts, num_records):
             rows = pc.max_element_wise(pc.fill_null(record_counts(adds, stated=stated), 1), 0)

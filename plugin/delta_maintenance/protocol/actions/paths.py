@@ -138,8 +138,8 @@ class PathAudit:
             at = np.minimum(np.searchsorted(removed, live[rows]), len(removed) - 1)
             mask[rows] = removed[at] == live[rows]
             masks.append(mask)
-        found = np.concatenate([np.empty(0, np.bool_), *masks])
-        return found if found.any() else None
+        is_removed_elsewhere = np.concatenate([np.empty(0, np.bool_), *masks])
+        return is_removed_elsewhere if is_removed_elsewhere.any() else None
 
     def problem(self) -> str | None:
         """Returns the first problem that forbids writing, as one clause, or None."""

@@ -63,14 +63,14 @@ class Impact:
 
 def impacts(before: Protocol, after: Protocol) -> tuple[Impact, ...]:
     """The clients that lose, or may lose, read or write access, in the order of `CLIENTS`."""
-    found = []
+    client_impacts = []
     for client in CLIENTS:
         reading = _reading(client, before)[0], _reading(client, after)[0]
         writing = _writing(client, before)[0], _writing(client, after)[0]
         if _loses(reading) or _loses(writing):
             obstacles = {*_reading(client, after)[1], *_writing(client, after)[1]}
             known = {*_reading(client, before)[1], *_writing(client, before)[1]}
-            found.append(
+            client_impacts.append(
                 Impact(
                     client=client.name,
                     reading=reading,
@@ -78,7 +78,7 @@ def impacts(before: Protocol, after: Protocol) -> tuple[Impact, ...]:
                     features=tuple(sorted(obstacles - known)),
                 )
             )
-    return tuple(found)
+    return tuple(client_impacts)
 
 
 def _loses(access: tuple[Access, Access]) -> bool:

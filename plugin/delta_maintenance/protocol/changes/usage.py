@@ -48,7 +48,7 @@ def first_of(*traces: MetadataTrace) -> MetadataTrace:
     """The first trace that any of the functions finds."""
 
     def first(metadata: Metadata) -> str | None:
-        return next((found for trace in traces if (found := trace(metadata)) is not None), None)
+        return next((usage for trace in traces if (usage := trace(metadata)) is not None), None)
 
     return first
 
@@ -111,10 +111,12 @@ def _without_key(schema: Any, key: str) -> Any:
         return [_without_key(each, key) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {name: _without_key(value, key) for name, value in schema.items() if name != "metadata"}
+    members = {
+        name: _without_key(value, key) for name, value in schema.items() if name != "metadata"
+    }
     if "metadata" in schema:
-        found["metadata"] = {name: v for name, v in schema["metadata"].items() if name != key}
-    return found
+        members["metadata"] = {name: v for name, v in schema["metadata"].items() if name != key}
+    return members
 
 
 def geometry_column(metadata: Metadata) -> str | None:

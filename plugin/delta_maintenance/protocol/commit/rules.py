@@ -119,11 +119,11 @@ def _check_fields(actions: StagedActions) -> None:
 
 def _check_paths(actions: StagedActions, root: str) -> None:
     for action, batch in (("add", actions.adds), ("remove", actions.removes)):
-        found = locations_of(batch, root=root)
-        if pc.count_distinct(found).as_py() < len(found):
-            counts = pc.value_counts(found)
+        locations = locations_of(batch, root=root)
+        if pc.count_distinct(locations).as_py() < len(locations):
+            counts = pc.value_counts(locations)
             twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-            path = _first(batch, pc.is_in(found, value_set=twice))
+            path = _first(batch, pc.is_in(locations, value_set=twice))
             raise RefusedError(
                 f"a commit can contain at most one {action} action per path",
                 file=path,

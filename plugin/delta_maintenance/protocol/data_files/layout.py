@@ -211,8 +211,8 @@ class DataFileLayout:
 
     def _nested(self, name: str, kind: DeltaType, path: str, ids: Mapping[str, Any]) -> pa.Field:
         here = f"{path}.{name}"
-        found = ids.get(here)
-        metadata = None if found is None else {PARQUET_ID: str(found).encode()}
+        field_id = ids.get(here)
+        metadata = None if field_id is None else {PARQUET_ID: str(field_id).encode()}
         return pa.field(name, self._type(kind, here, ids), metadata=metadata)
 
     def _id(self, value: Any, name: str) -> dict[bytes, bytes] | None:
@@ -248,13 +248,13 @@ def _schema_string(metadata: Metadata) -> str:
 
 def _partitioning(schema: StructType, metadata: Metadata) -> StructType:
     by_name = {item.name.lower(): item for item in schema.fields}
-    found = []
+    partition_fields = []
     for name in metadata.partition_columns:
         column = by_name.get(name.lower())
         if column is None:
             raise CorruptTableError(f"the partition column {name!r} is not in the schema")
-        found.append(column)
-    return StructType(fields=tuple(found))
+        partition_fields.append(column)
+    return StructType(fields=tuple(partition_fields))
 
 
 def _hidden_columns(

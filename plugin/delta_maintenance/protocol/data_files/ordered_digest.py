@@ -108,10 +108,10 @@ class ColumnDigest:
 
     def digest(self) -> bytes:
         """Returns 128 bits for the values so far, and for the name and the type."""
-        found = xxhash.xxh3_128(self.name.encode("utf-8", "surrogatepass"))
+        column_hash = xxhash.xxh3_128(self.name.encode("utf-8", "surrogatepass"))
         for level in self._root.levels():
-            found.update(level.digest())
-        return found.digest()
+            column_hash.update(level.digest())
+        return column_hash.digest()
 
 
 class _Level:

@@ -180,9 +180,9 @@ def _ids(kind: DeltaType) -> Iterator[int]:
 
 
 def _own_ids(item: StructField) -> Iterator[int]:
-    found = item.metadata.get(COLUMN_ID)
-    if isinstance(found, int):
-        yield found
+    column_id = item.metadata.get(COLUMN_ID)
+    if isinstance(column_id, int):
+        yield column_id
     for key in NESTED_IDS:
         nested = item.metadata.get(key)
         if isinstance(nested, dict):

@@ -71,9 +71,9 @@ def lacking_column(
     for at, below in within.items():
         kind = inside[at].type
         fields = list(kind) if pa.types.is_struct(kind) else []
-        found = lacking_column(below, fields, stored, depth=depth + 1)
-        if found is not None:
-            return found
+        lacking = lacking_column(below, fields, stored, depth=depth + 1)
+        if lacking is not None:
+            return lacking
     return None
 
 

@@ -104,13 +104,13 @@ class RowDigest:
         if batch.num_columns != len(self._columns):
             raise pa.ArrowInvalid(f"{batch.num_columns} columns instead of {len(self._columns)}")
         start = _partition_seed(partition or {})
-        found = np.full(batch.num_rows, start, np.uint64)
+        row_hashes = np.full(batch.num_rows, start, np.uint64)
         for at in range(0, batch.num_rows, _ROWS):
             piece = batch.slice(at, _ROWS)
-            part = found[at : at + _ROWS]
+            part = row_hashes[at : at + _ROWS]
             for column, values in zip(self._columns, piece.columns, strict=True):
                 column.add_to(part, values)
-        return found
+        return row_hashes
 
 
 class LiveRowSums:
@@ -237,8 +237,8 @@ class _Column:
             mixed[_absent(indices)] = self._null
             return mixed
         # Faster than an index, for which the positions are also converted.
-        found: Hashes = dictionary.take(numbers_of(indices))
-        return found
+        value_hashes: Hashes = dictionary.take(numbers_of(indices))
+        return value_hashes
 
     def _mixed_dictionary(self, values: pa.Array) -> Hashes:
         """Returns the hashes of a dictionary, and caches them for the next chunk with it."""
@@ -298,7 +298,7 @@ class _Bytes(_Column):
         width = np.dtype(np.int64 if _is_large(values.type) else np.int32)
         _, offsets, data = values.buffers()
         ends = np.frombuffer(offsets, width, len(values) + 1, values.offset * width.itemsize)
-        found = np.empty(len(values), np.uint64)
+        text_words = np.empty(len(values), np.uint64)
         for at in range(0, len(values), _TEXTS):
             bounds = ends[at : at + _TEXTS + 1].astype(np.int64)
             first, last = int(bounds[0]), int(bounds[-1])
@@ -311,8 +311,8 @@ class _Bytes(_Column):
                 if last > first:
                     piece[:-_BLOCK] = np.frombuffer(data, np.uint8, last - first, first)
             bounds -= first
-            found[at : at + _TEXTS] = _text_hashes(piece, bounds[:-1], np.diff(bounds))
-        return found
+            text_words[at : at + _TEXTS] = _text_hashes(piece, bounds[:-1], np.diff(bounds))
+        return text_words
 
 
 class _Struct(_Column):
@@ -407,7 +407,7 @@ def _text_hashes(
 
 def _long_text_hash(text: npt.NDArray[np.uint8]) -> Hashes:
     """Sums the hashes of the words of one string, like `_text_hashes`."""
-    found = np.zeros(1, np.uint64)
+    text_hash = np.zeros(1, np.uint64)
     for begin in range(0, len(text), _LONG_STEP):
         part = text[begin : begin + _LONG_STEP]
         words = np.zeros(-(-len(part) // 8), np.uint64)
@@ -416,8 +416,8 @@ def _long_text_hash(text: npt.NDArray[np.uint8]) -> Hashes:
         words *= first[: len(words)]
         words ^= words >> _SHIFT
         words *= second[: len(words)]
-        found += words.sum(dtype=np.uint64)
-    return found
+        text_hash += words.sum(dtype=np.uint64)
+    return text_hash
 
 
 @functools.lru_cache(4)

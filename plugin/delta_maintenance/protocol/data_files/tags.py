@@ -85,8 +85,8 @@ def target_sizes(tags: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     texts = pc.map_lookup(tags, TARGET_SIZE, "first")
     usable = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
     numbers = pc.if_else(pc.fill_null(usable, False), texts, "0").cast(pa.int64())
-    found: npt.NDArray[np.int64] = numbers.to_numpy()
-    return found
+    target_bytes: npt.NDArray[np.int64] = numbers.to_numpy()
+    return target_bytes
 
 
 def with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:

@@ -364,7 +364,7 @@ def _single_type(name: str, values: Sequence[Mapping[str, Any] | None]) -> pa.St
         for key in value or {}:
             if key not in known:
                 extra.setdefault(key, []).append((value or {})[key])
-    inferred = [pa.field(key, pa.infer_type(found)) for key, found in extra.items()]
+    inferred = [pa.field(key, pa.infer_type(extra_value)) for key, extra_value in extra.items()]
     for field in inferred:
         _require_storable(field, name)
     _require_few(inferred, name)

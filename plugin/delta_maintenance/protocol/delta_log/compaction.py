@@ -79,9 +79,9 @@ class RangeReplay:
         """
         files = batch.files.names
         lines, singles = read_lines(batch)
-        for file, found in zip(files, singles, strict=True):
-            _require_carried(file, found)
-            for key, text in found.texts:
+        for file, file_singles in zip(files, singles, strict=True):
+            _require_carried(file, file_singles)
+            for key, text in file_singles.texts:
                 if key not in self.single_texts:
                     self.single_texts[key] = text
                     self.content.singles[key] = single_value(text)
@@ -102,7 +102,9 @@ def content_of(text: TextLines) -> RangeContent:
     content = RangeContent()
     lines, singles = read_lines(text)
     content.count(lines.keys.hashes(), lines.is_remove)
-    content.singles = {key: single_value(line) for found in singles for key, line in found.texts}
+    content.singles = {
+        key: single_value(line) for single_lines in singles for key, line in single_lines.texts
+    }
     return content
 
 

@@ -150,8 +150,8 @@ class FileHistory:
 
     def codes_of(self, keys: pa.ChunkedArray) -> Ints:
         """The code of each logical file, `ABSENT` for files that the log never had."""
-        found = pc.fill_null(pc.index_in(keys, value_set=self.keys), ABSENT)
-        return _concat(chunk.to_numpy().astype(np.int64) for chunk in found.chunks)
+        key_codes = pc.fill_null(pc.index_in(keys, value_set=self.keys), ABSENT)
+        return _concat(chunk.to_numpy().astype(np.int64) for chunk in key_codes.chunks)
 
     def path(self, code: int) -> str:
         """The path of a logical file as written in the log."""
@@ -271,9 +271,9 @@ class FileHistory:
         stamps = self._stamps(locations, self._codes[rows], self._versions[rows])
         order = np.argsort(stamps, kind="stable")
         at = np.searchsorted(stamps[order], self._stamps(locations, codes, starts[codes]), "right")
-        found = np.append(rows[order], ABSENT)[at]
-        is_same = locations[self._codes[found]] == locations[codes]
-        return np.where((found != ABSENT) & is_same, found, len(self._codes))
+        following_rows = np.append(rows[order], ABSENT)[at]
+        is_same = locations[self._codes[following_rows]] == locations[codes]
+        return np.where((following_rows != ABSENT) & is_same, following_rows, len(self._codes))
 
     def _stamps(self, locations: Ints, codes: Ints, versions: Ints) -> Ints:
         """A number for each pair of a location and a version, ascending by both."""

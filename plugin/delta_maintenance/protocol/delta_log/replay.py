@@ -136,9 +136,9 @@ class FileReplay:
         for level_hashes, level_positions in self._levels:
             at = np.searchsorted(level_hashes, ordered[candidates])
             at[at == len(level_hashes)] = 0
-            found = level_hashes[at] == ordered[candidates]
-            hits.append(candidates[found])
-            remembered.append(level_positions[at[found]])
+            is_superseded = level_hashes[at] == ordered[candidates]
+            hits.append(candidates[is_superseded])
+            remembered.append(level_positions[at[is_superseded]])
         hit = np.concatenate(hits)
         if len(hit):
             if not self._same_as_remembered(keys, order[hit], np.concatenate(remembered)):

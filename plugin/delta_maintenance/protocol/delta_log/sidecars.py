@@ -258,11 +258,11 @@ class SidecarSummary:
                 return None
             counts = [values[name] for name in ("adds", "tombstones", "bytes")]
             first, last = values["locations"]
-            deleted, found = values.get("deleted"), values.get("filter")
-            numbers = [*counts, *(deleted or ()), *(found or ())]
+            deleted, key_filter = values.get("deleted"), values.get("filter")
+            numbers = [*counts, *(deleted or ()), *(key_filter or ())]
             if not all(type(number) is int and abs(number) < 2**63 for number in numbers):
                 return None
-            if min(counts) < 0 or (found is not None and min(found) < 0):
+            if min(counts) < 0 or (key_filter is not None and min(key_filter) < 0):
                 return None
             adds, tombstones, size = counts
             return cls(
@@ -271,7 +271,9 @@ class SidecarSummary:
                 last_location=unquote_to_bytes(last),
                 deleted_first=None if deleted is None else deleted[0],
                 deleted_last=None if deleted is None else deleted[1],
-                filter=None if found is None else ByteRange(offset=found[0], length=found[1]),
+                filter=None
+                if key_filter is None
+                else ByteRange(offset=key_filter[0], length=key_filter[1]),
             )
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
             return None
@@ -344,9 +346,9 @@ class SummaryBuilder:
             self._hashes.append(key_hashes)
         else:
             self._hashes.append(hash_texts(locations))
-        found = pc.min_max(pc.binary_slice(locations, 0, LOCATION_BYTES)).as_py()
-        self._first = found["min"] if self._first is None else min(self._first, found["min"])
-        self._last = found["max"] if self._last is None else max(self._last, found["max"])
+        ends = pc.min_max(pc.binary_slice(locations, 0, LOCATION_BYTES)).as_py()
+        self._first = ends["min"] if self._first is None else min(self._first, ends["min"])
+        self._last = ends["max"] if self._last is None else max(self._last, ends["max"])
 
     def _include_deletions(self, tombstones: pa.Table) -> None:
         if not tombstones.num_rows:
@@ -412,7 +414,7 @@ def chosen_for_merge(sizes: Sequence[int], *, new: int, size: int) -> list[int]:
     chosen: list[int] = []
     total = new
     for tier in range(tiers(size)):
-        here = [at for at, found in enumerate(tier_of) if found == tier]
+        here = [at for at, sidecar_tier in enumerate(tier_of) if sidecar_tier == tier]
         joined = total > 0 and _tier(total, size) == tier
         limit = 1 if tier == 0 and (total > 0 or len(here) > 1) else FANOUT
         if len(here) and len(here) + joined >= limit:

@@ -50,8 +50,8 @@ class ColumnBounds:
     @property
     def known(self) -> Mask:
         """Files with both bounds."""
-        found: Mask = to_bools(pc.and_(pc.is_valid(self.least), pc.is_valid(self.greatest)))
-        return found & ~self.all_null
+        has_bounds: Mask = to_bools(pc.and_(pc.is_valid(self.least), pc.is_valid(self.greatest)))
+        return has_bounds & ~self.all_null
 
     @property
     def unknown(self) -> Mask:
@@ -163,8 +163,8 @@ def by_number(partition: Numbers) -> Numbers:
     """Returns the order of files by partition; those of one partition stay in their order."""
     # Radix sort, which takes no more than a pass for each byte of short numbers.
     small = partition.astype(np.uint16) if int(partition.max(initial=0)) < 1 << 16 else partition
-    found: Numbers = np.argsort(small, kind="stable")
-    return found
+    file_order: Numbers = np.argsort(small, kind="stable")
+    return file_order
 
 
 _DIGITS_OF_64_BITS = 18
@@ -240,8 +240,8 @@ def _low_words(values: pa.Array) -> Numbers:
     if not len(values):
         return np.zeros(0, np.int64)
     words = np.frombuffer(values.buffers()[1], np.int64, 2 * len(values), 16 * values.offset)
-    found: Numbers = words[::2].copy()
-    return found
+    unscaled_values: Numbers = words[::2].copy()
+    return unscaled_values
 
 
 def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
@@ -261,19 +261,19 @@ def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
         return None
     _, offsets, data = texts.buffers()
     starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)] + same
-    found = np.zeros(len(texts), np.int64)
+    numbers_of_texts = np.zeros(len(texts), np.int64)
     for at in range(int(lengths.max())):
         inside = lengths > at
         byte = np.frombuffer(data, np.uint8)[np.where(inside, starts + at, 0)]
-        found = (found << 8) | np.where(inside, byte, 0)
+        numbers_of_texts = (numbers_of_texts << 8) | np.where(inside, byte, 0)
     # Of texts that differ only in zero bytes at the end, the shorter one is less.
-    keys: Numbers = (found << 3) | lengths
+    keys: Numbers = (numbers_of_texts << 3) | lengths
     return keys
 
 
 def _ranks(values: pa.Array) -> Numbers:
-    found: Numbers = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64)
-    return found
+    dense_ranks: Numbers = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64)
+    return dense_ranks
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -334,5 +334,7 @@ def numbers(values: pa.Array) -> Numbers:
         values = values.cast(pa.timestamp("us", kind.tz)).view(pa.int64())
     elif pa.types.is_date32(kind):
         values = values.view(pa.int32())
-    found: Numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
-    return found
+    integers_of_values: Numbers = pc.fill_null(values.cast(pa.int64()), 0).to_numpy(
+        zero_copy_only=False
+    )
+    return integers_of_values

@@ -112,7 +112,7 @@ def named_columns(
     """
     mode = column_mapping_mode(protocol, metadata.configuration)
     schema = parse_schema(metadata.schema_string or "")
-    found = []
+    columns = []
     for text in names:
         parsed = column_names(text)
         if parsed is None or len(parsed) != 1:
@@ -132,17 +132,17 @@ def named_columns(
             inside = field.type
         if isinstance(inside, StructType):
             raise InvalidRequestError(f"the column {text} is a struct", remedy="name its fields")
-        found.append(
+        columns.append(
             ClusteringColumn(
                 name=".".join(field.name for field in fields),
                 path=tuple(physical_name(field, mode) for field in fields),
                 type=inside,
             )
         )
-    repeated = {column.path for column in found}
-    if len(repeated) < len(found):
+    repeated = {column.path for column in columns}
+    if len(repeated) < len(columns):
         raise InvalidRequestError("a column is named twice", remedy="name each column once")
-    return tuple(found)
+    return tuple(columns)
 
 
 def current_columns(
@@ -155,7 +155,7 @@ def current_columns(
     mode = column_mapping_mode(protocol, metadata.configuration)
     schema = parse_schema(metadata.schema_string or "")
     paths = clustering_columns(domains)
-    found = []
+    columns = []
     # A domain of another writer can name a column twice.
     for path in dict.fromkeys(paths or ()):
         names: list[str] = []
@@ -168,13 +168,13 @@ def current_columns(
                 break
             names.append(field.name)
             inside = field.type
-        found.append(ClusteringColumn(name=".".join(names), path=path, type=inside))
+        columns.append(ClusteringColumn(name=".".join(names), path=path, type=inside))
     if paths is None:
         raise RefusedError(
             "the clustering columns of the table cannot be determined",
             remedy="set them again with set-clustering --by",
         )
-    return tuple(found)
+    return tuple(columns)
 
 
 def require_allowed(

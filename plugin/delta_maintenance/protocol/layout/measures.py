@@ -75,15 +75,15 @@ def overlap_elsewhere(least: Keys, greatest: Keys, partition: Numbers, unit: Num
     The files of a unit are in one partition.
     """
     every = overlaps(least, greatest, partition).overlap
-    found: Mask = every > overlaps(least, greatest, unit).overlap
-    return found
+    overlaps_elsewhere: Mask = every > overlaps(least, greatest, unit).overlap
+    return overlaps_elsewhere
 
 
 def histogram(depth: Numbers) -> dict[int, int]:
     """Returns the number of files by depth: 1, 2, 3 … 16, then up to 32, 64 …"""
     up = np.where(depth <= _EXACT, depth, 1 << np.ceil(np.log2(np.maximum(depth, 1))).astype(int))
-    found, counts = np.unique(up, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+    depths, counts = np.unique(up, return_counts=True)
+    return dict(zip(depths.tolist(), counts.tolist(), strict=True))
 
 
 def _ordered(least: Keys, greatest: Keys) -> Numbers:
@@ -93,25 +93,25 @@ def _ordered(least: Keys, greatest: Keys) -> Numbers:
     lower, upper = np.argsort(least), np.argsort(greatest)
     # Twice as fast as a stable sort of all ends.
     first, last = least[lower], greatest[upper]
-    found = np.empty(2 * len(least), np.int64)
+    end_order = np.empty(2 * len(least), np.int64)
     at = np.arange(len(least))
-    found[at + np.searchsorted(last, first, side="left")] = lower
-    found[at + np.searchsorted(first, last, side="right")] = len(least) + upper
-    return found
+    end_order[at + np.searchsorted(last, first, side="left")] = lower
+    end_order[at + np.searchsorted(first, last, side="right")] = len(least) + upper
+    return end_order
 
 
 def _greatest_between(values: Numbers, first: Numbers, last: Numbers) -> Numbers:
     """Returns the greatest of `values[first[i] : last[i] + 1]` for each `i`."""
-    found = np.zeros(len(first), np.int64)
+    greatest_values = np.zeros(len(first), np.int64)
     level = np.log2(last - first + 1).astype(np.int64)
     # The greatest of each run of 1, 2, 4 … values; two runs cover every range.
     runs, width = values, 1
     for power in range(int(level.max()) + 1):
         rows = np.flatnonzero(level == power)
-        found[rows] = np.maximum(runs[first[rows]], runs[last[rows] - width + 1])
+        greatest_values[rows] = np.maximum(runs[first[rows]], runs[last[rows] - width + 1])
         runs = np.maximum(runs[:-width], runs[width:])
         width *= 2
-    return found
+    return greatest_values
 
 
 MOST_FILES = 100_000
@@ -150,19 +150,19 @@ class Clustering:
         count = (per_key ** len(keys)).astype(np.int64)
         partition = np.repeat(np.arange(len(count)), count)
         number = np.arange(len(partition)) - np.repeat(np.cumsum(count) - count, count)
-        found = {}
+        planned_columns = {}
         for path in self._files.columns if columns is None else columns:
             extent = self._extent(path)
             if path in keys and len(samples[path]):
                 place = number // per_key[partition] ** keys.index(path) % per_key[partition]
-                found[path] = extent.cut(samples[path], partition, place, per_key)
+                planned_columns[path] = extent.cut(samples[path], partition, place, per_key)
             else:
-                found[path] = extent.whole(partition)
+                planned_columns[path] = extent.whole(partition)
         return FileBounds(
             size=(self._bytes[partition] // count[partition]).astype(np.int64),
             rows=(self._rows[partition] // count[partition]).astype(np.int64),
             partition=partition,
-            columns=found,
+            columns=planned_columns,
         )
 
     def _extent(self, path: Path) -> _Extent:
@@ -174,8 +174,8 @@ class Clustering:
 
 def _slices(files: npt.NDArray[np.float64], keys: int) -> Numbers:
     # Rounded down, but not by the error of the root of a whole power.
-    found: Numbers = np.maximum(1, np.floor(files ** (1 / keys) + 1e-9)).astype(np.int64)
-    return found
+    slice_counts: Numbers = np.maximum(1, np.floor(files ** (1 / keys) + 1e-9)).astype(np.int64)
+    return slice_counts
 
 
 class _Extent:
@@ -243,15 +243,15 @@ class _Extent:
 
 def _rows_of_least(keys: Keys, partition: Numbers, partitions: int) -> Numbers:
     """Returns a row with the least key of each partition; -1 for a partition without rows."""
-    found = np.full(partitions, -1, np.int64)
+    least_rows = np.full(partitions, -1, np.int64)
     if len(keys):
         order = by_number(partition)
         starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
         least = np.zeros(partitions, keys.dtype)
         least[partition[order[starts]]] = np.minimum.reduceat(keys[order], starts)
         rows = np.flatnonzero(keys == least[partition])
-        found[partition[rows]] = rows
-    return found
+        least_rows[partition[rows]] = rows
+    return least_rows
 
 
 def _or_null(rows: Numbers) -> pa.Array:
@@ -421,8 +421,8 @@ def _between(least: Any, greatest: Any, share: float) -> Any:
                 assert isinstance(exponent, int)
                 step = Decimal((0, digits, 0)) * scale
                 return least + step.to_integral_value().scaleb(exponent)
-    found = least + (greatest - least) * share
-    return found if np.isfinite(found) else greatest if share >= 0.5 else least
+    value = least + (greatest - least) * share
+    return value if np.isfinite(value) else greatest if share >= 0.5 else least
 
 
 def _text_between(least: bytes, greatest: bytes, share: float) -> bytes:

@@ -139,12 +139,12 @@ class ColumnRanks:
         """Returns the rank of each value of an array with the type of the sample."""
         values = comparable(column)
         is_nan = _is_nan(values)
-        found = _count_at_most(self.cuts, values) + np.uint64(self.has_nulls)
+        ranks = _count_at_most(self.cuts, values) + np.uint64(self.has_nulls)
         if is_nan is not None:
-            found[pc.fill_null(is_nan, False).to_numpy(zero_copy_only=False)] = self.count - 1
+            ranks[pc.fill_null(is_nan, False).to_numpy(zero_copy_only=False)] = self.count - 1
         if values.null_count:
-            found[pc.is_null(values).to_numpy(zero_copy_only=False)] = 0
-        return found
+            ranks[pc.is_null(values).to_numpy(zero_copy_only=False)] = 0
+        return ranks
 
 
 def can_be_ranked(kind: pa.DataType) -> bool:
@@ -179,8 +179,8 @@ def _is_nan(values: pa.Array) -> pa.BooleanArray | None:
     """Returns which values are NaN; None if there are none."""
     if not pa.types.is_floating(values.type):
         return None
-    found = pc.is_nan(values)
-    return found if pc.any(found).as_py() else None
+    is_nan = pc.is_nan(values)
+    return is_nan if pc.any(is_nan).as_py() else None
 
 
 def _count_at_most(cuts: pa.Array, values: pa.Array) -> Ranks:
@@ -316,8 +316,8 @@ def file_bounds(
     also = None if parsed is None else align_statistics(parsed, kind).values
 
     def leaf(*path: str) -> pa.Array:
-        found = pc.struct_field(told, list(path))
-        return found if also is None else pc.coalesce(found, pc.struct_field(also, list(path)))
+        values = pc.struct_field(told, list(path))
+        return values if also is None else pc.coalesce(values, pc.struct_field(also, list(path)))
 
     return ClusteringStatistics(
         rows=leaf("numRecords"),

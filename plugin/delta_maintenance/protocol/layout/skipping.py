@@ -33,12 +33,12 @@ from delta_maintenance.protocol.schema.condition import (
 def files_read(condition: Condition, files: FileBounds) -> Mask:
     """Returns which files a reader of the condition reads."""
     reader = _Reader(files)
-    found, lacking = reader.possible(condition)[0], reader.lacking(condition)
+    is_read, lacking = reader.possible(condition)[0], reader.lacking(condition)
     if not lacking.any():
-        return found
+        return is_read
     # Delta Spark skips no file that lacks any of the bounds that the whole condition refers to.
     values = {path: each for path, each in files.columns.items() if each.is_partition}
-    return found | (lacking & _Reader(replace(files, columns=values)).possible(condition)[0])
+    return is_read | (lacking & _Reader(replace(files, columns=values)).possible(condition)[0])
 
 
 def column_in(column: Path, columns: Mapping[Path, object]) -> Path | None:
@@ -105,8 +105,8 @@ class _Reader:
         return ~self._all()
 
     def _column(self, name: Path) -> ColumnBounds | None:
-        found = column_in(name, self._files.columns)
-        return None if found is None else self._files.columns[found]
+        path = column_in(name, self._files.columns)
+        return None if path is None else self._files.columns[path]
 
     def _indexed(self, name: Path) -> ColumnBounds | None:
         column = self._column(name)
@@ -177,7 +177,7 @@ def _or_unknown(found: pa.BooleanArray) -> Mask:
 
 
 def _value(literal: Literal, column: ColumnBounds) -> pa.Scalar | None:
-    found = literal_value(literal, column.kind)
-    if found is None or found.as_py() != found.as_py():
+    scalar = literal_value(literal, column.kind)
+    if scalar is None or scalar.as_py() != scalar.as_py():
         return None
-    return found.cast(column.least.type) if pa.types.is_string(found.type) else found
+    return scalar.cast(column.least.type) if pa.types.is_string(scalar.type) else scalar

@@ -86,12 +86,12 @@ def _text_ends(data: bytes | memoryview, starts: Ints) -> Ints:
             quotes &= ~words & _TOPS
             word = (quotes != 0).argmax(axis=1)
             lowest = quotes[np.arange(len(at)), word]
-            found = lowest != 0
+            has_quote = lowest != 0
             # Only the lowest set bit is reliable.
             lowest &= ~lowest + np.uint64(1)
-            byte = np.log2(lowest[found].astype(np.float64)).astype(np.int64) // 8
-            ends[rows[found]] = at[found] + 8 * word[found] + byte
-            rows, at = rows[~found], at[~found] + _WINDOW
+            byte = np.log2(lowest[has_quote].astype(np.float64)).astype(np.int64) // 8
+            ends[rows[has_quote]] = at[has_quote] + 8 * word[has_quote] + byte
+            rows, at = rows[~has_quote], at[~has_quote] + _WINDOW
     return ends
 
 

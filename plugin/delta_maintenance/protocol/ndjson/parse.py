@@ -156,18 +156,18 @@ def parse_file_actions(
     except pa.ArrowInvalid:
         together = _read_together(sources, sum(counts), keys, fields)
         tables = dict.fromkeys(FILE_ACTION_TYPES, (together, np.arange(sum(counts))))
-    found: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
+    actions_by_name: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
     for action in ("add", "remove"):
         table, lines = tables.get(action, (None, np.empty(0, np.int64)))
         batch, rows = _of_action(table, action, keys, fields)
-        found[action] = (batch, lines[rows])
+        actions_by_name[action] = (batch, lines[rows])
         keyless = keyless_rows(batch)
         if len(keyless):
             raise CorruptTableError(
                 key_problem(batch, int(keyless[0]), action=action),
                 file=sources[source_of_line[lines[rows][keyless[0]]]].name,
             )
-    (adds, add_line), (removes, remove_line) = found["add"], found["remove"]
+    (adds, add_line), (removes, remove_line) = actions_by_name["add"], actions_by_name["remove"]
     return ParsedFileActions(
         adds,
         removes,
@@ -460,10 +460,12 @@ def _of_action(
         [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
         schema=pa.schema(list(column.type)),
     )
-    found = normalise(flat, types, partition_keys=keys.partition_columns)
-    if fields is not None and _VECTOR in fields[action] and _VECTOR not in found.column_names:
-        found = found.append_column(_VECTOR, pa.nulls(found.num_rows, types[_VECTOR]))
-    return found, rows
+    normalised = normalise(flat, types, partition_keys=keys.partition_columns)
+    if fields is not None and _VECTOR in fields[action] and _VECTOR not in normalised.column_names:
+        normalised = normalised.append_column(
+            _VECTOR, pa.nulls(normalised.num_rows, types[_VECTOR])
+        )
+    return normalised, rows
 
 
 def _cdc(table: pa.Table | None) -> pa.ChunkedArray:

@@ -168,10 +168,12 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
     plain_lines = np.bincount(source[rows], minlength=len(files.names)).tolist()
     for index, others in enumerate(_other_lines(lines, is_other)):
         # `split` reports files without any line.
-        found = _singles(files.names[index], others) if others or plain_lines[index] else None
-        if found is None:
+        single_lines = (
+            _singles(files.names[index], others) if others or plain_lines[index] else None
+        )
+        if single_lines is None:
             odd.append(index)
-        singles.append(found or SingleLines(SingleActions(), ()))
+        singles.append(single_lines or SingleLines(SingleActions(), ()))
     selected = ~prefixes.is_cdc & ~np.isin(source[rows], odd)
     rows = rows[selected]
     regular = FileActionLines(
@@ -186,8 +188,8 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
     if not odd:
         return regular, singles
     parsed, beside = _parsed_lines(files, odd)
-    for index, found in zip(odd, beside, strict=True):
-        singles[index] = found
+    for index, single_lines in zip(odd, beside, strict=True):
+        singles[index] = single_lines
     return _concatenated(regular, parsed), singles
 
 
@@ -291,9 +293,9 @@ def _buffers(texts: pa.LargeStringArray) -> tuple[Ints, bytes]:
     _, offsets, data = texts.buffers()
     if data is None:
         return np.zeros(1, np.int64), b""
-    found = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    first, last = int(found[0]), int(found[-1])
-    return found - first, data.slice(first, last - first).to_pybytes()
+    text_offsets = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    first, last = int(text_offsets[0]), int(text_offsets[-1])
+    return text_offsets - first, data.slice(first, last - first).to_pybytes()
 
 
 def _single_action_lines(texts: pa.LargeStringArray, is_remove: Bools) -> pa.LargeStringArray:

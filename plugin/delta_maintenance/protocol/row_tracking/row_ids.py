@@ -117,15 +117,15 @@ def highest_assigned_row_id(
 
 
 def _mark(value: Json, *keys: str) -> int | None:
-    found = next((value[key] for key in keys if value.get(key) is not None), None)
-    if found is None:
+    mark = next((value[key] for key in keys if value.get(key) is not None), None)
+    if mark is None:
         return None
     # Domains with a map as configuration store every value as text.
-    if isinstance(found, str) and re.fullmatch(r"-?[0-9]{1,19}", found):
-        found = int(found)
-    if not _is_mark(found):
-        raise CorruptTableError(f"the high-water mark of row IDs is not a row ID: {found!r}")
-    return int(found)
+    if isinstance(mark, str) and re.fullmatch(r"-?[0-9]{1,19}", mark):
+        mark = int(mark)
+    if not _is_mark(mark):
+        raise CorruptTableError(f"the high-water mark of row IDs is not a row ID: {mark!r}")
+    return int(mark)
 
 
 def _is_mark(value: Any) -> bool:
@@ -200,12 +200,12 @@ class IdRanges:
     @classmethod
     def joined(cls, parts: Sequence[IdRanges]) -> IdRanges:
         """Returns the ranges of several sets of row IDs."""
-        found = cls.union(
+        union = cls.union(
             np.concatenate([_NONE, *(part.firsts for part in parts)]),
             np.concatenate([_NONE, *(part.lasts for part in parts)]),
         )
-        repeated = [each.repeated for each in (found, *parts) if each.repeated is not None]
-        return cls(found.firsts, found.lasts, min(repeated, default=None))
+        repeated = [each.repeated for each in (union, *parts) if each.repeated is not None]
+        return cls(union.firsts, union.lasts, min(repeated, default=None))
 
     @classmethod
     def union(cls, firsts: Numbers, lasts: Numbers) -> IdRanges:
@@ -294,16 +294,16 @@ class UsedRowIds:
         Returns the parts with a row ID that another row has too, in the same part or in an earlier
         one, in ascending order; and the smallest such row ID of each.
         """
-        found = [(parts.repeating, parts.repeated)]
+        shared_ids = [(parts.repeating, parts.repeated)]
         owners = np.repeat(np.arange(len(parts.counts)), parts.counts)
         for level in self._levels:
             rows, ids = _shared(parts, level)
-            found.append((owners[rows], ids))
+            shared_ids.append((owners[rows], ids))
         union = IdRanges.union(parts.firsts, parts.lasts)
         if union.repeated is not None:
-            found.append(_shared_among(parts, owners))
+            shared_ids.append(_shared_among(parts, owners))
         self._push(union)
-        return smallest(found)
+        return smallest(shared_ids)
 
     def _push(self, union: IdRanges) -> None:
         levels = self._levels
@@ -355,11 +355,11 @@ def _shared_among(parts: IdParts, owners: Numbers) -> tuple[Numbers, Numbers]:
     overlapping[:-1] |= firsts[1:] <= lasts[:-1]
     involved = np.unique(owners[order[overlapping]])
     earlier = UsedRowIds()
-    found = []
+    shared_ids = []
     for part, ranges in zip(involved, parts.chosen(involved), strict=True):
         none_or_first, ids = earlier.add(ranges.in_parts())
-        found.append((none_or_first + part, ids))
-    return smallest(found)
+        shared_ids.append((none_or_first + part, ids))
+    return smallest(shared_ids)
 
 
 def smallest(found: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:

@@ -126,7 +126,9 @@ def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, 
             )
         if COLUMN_ID in field.metadata:
             ids.append(field.metadata[COLUMN_ID])
-    unusable = [found for found in ids if not isinstance(found, int) or ids.count(found) > 1]
+    unusable = [
+        column_id for column_id in ids if not isinstance(column_id, int) or ids.count(column_id) > 1
+    ]
     if unusable:
         raise RefusedError(
             f"the schema has the column id {unusable[0]!r} from an earlier column mapping, which "

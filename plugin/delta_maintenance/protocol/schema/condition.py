@@ -221,13 +221,13 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Condition:
-        found = self._any_of()
+        condition = self._any_of()
         if self._next < len(self._tokens):
             problem = f"{self._tokens[self._next].text!r} is not expected here"
             if not self._lenient:
                 raise self._wrong(problem)
             return Opaque(self._condition.strip())
-        return found
+        return condition
 
     def _split(self) -> Iterator[_Token]:
         at, end = 0, len(self._condition.rstrip())
@@ -261,10 +261,10 @@ class _Parser:
             return self._understood()
         start, depth = self._next, self._depth
         try:
-            found = self._understood()
+            condition = self._understood()
             following = self._peek()
             if following is None or following.word in ("and", "or") or following.text == ")":
-                return found
+                return condition
         except InvalidRequestError:
             self._depth = depth
         self._next = start
@@ -290,11 +290,11 @@ class _Parser:
         while self._word("not"):
             negated = not negated
         if self._sign("("):
-            found = self._any_of()
+            condition = self._any_of()
             self._expect(")")
         else:
-            found = self._comparison()
-        return Not(found) if negated else found
+            condition = self._comparison()
+        return Not(condition) if negated else condition
 
     def _comparison(self) -> Condition:
         if self._starts_with_value():
@@ -310,27 +310,29 @@ class _Parser:
                 raise self._wrong("IS is to be followed by NULL or NOT NULL")
             return Not(IsNull(column)) if negated else IsNull(column)
         negated = self._word("not")
-        found: Condition
+        condition: Condition
         if self._word("between"):
             least = self._literal()
             if not self._word("and"):
                 raise self._wrong("BETWEEN is to be followed by two values with AND between them")
-            found = Both(Comparison(column, ">=", least), Comparison(column, "<=", self._literal()))
+            condition = Both(
+                Comparison(column, ">=", least), Comparison(column, "<=", self._literal())
+            )
         elif self._word("in"):
             self._expect("(")
             values = [self._literal()]
             while self._sign(","):
                 values.append(self._literal())
             self._expect(")")
-            found = OneOf(column, tuple(values))
+            condition = OneOf(column, tuple(values))
         elif self._lenient and self._word("like"):
-            found = self._like(column)
+            condition = self._like(column)
         else:
             token = self._take()
             if negated or token is None or token.text not in _SIGNS:
                 raise self._wrong(f"a comparison is missing behind {'.'.join(column)}")
             return Comparison(column, _SIGNS[token.text], self._literal())
-        return Not(found) if negated else found
+        return Not(condition) if negated else condition
 
     def _like(self, column: tuple[str, ...]) -> Condition:
         pattern = self._literal()
@@ -370,31 +372,31 @@ class _Parser:
             return Literal(token.text.lower(), quoted=False)
         if self._lenient and token.word == "cast":
             self._expect("(")
-            found = self._literal()
+            literal = self._literal()
             if not self._word("as") or self._take() is None:
                 raise self._wrong("CAST is not complete")
             self._expect(")")
-            return found
+            return literal
         raise self._wrong(f"{token.text!r} is not a value; write strings and dates in quotes")
 
     def _peek(self) -> _Token | None:
         return self._tokens[self._next] if self._next < len(self._tokens) else None
 
     def _take(self) -> _Token | None:
-        found = self._peek()
-        self._next += found is not None
-        return found
+        token = self._peek()
+        self._next += token is not None
+        return token
 
     def _word(self, word: str) -> bool:
-        found = self._peek()
-        if found is None or found.word != word:
+        token = self._peek()
+        if token is None or token.word != word:
             return False
         self._next += 1
         return True
 
     def _sign(self, sign: str) -> bool:
-        found = self._peek()
-        if found is None or found.kind != "sign" or found.text != sign:
+        token = self._peek()
+        if token is None or token.kind != "sign" or token.text != sign:
             return False
         self._next += 1
         return True

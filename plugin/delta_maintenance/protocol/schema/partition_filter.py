@@ -48,8 +48,8 @@ def partition_filter(
     `types` are their types. `InvalidRequestError` for a condition with a syntax error, a column
     that is not a partition column, or a value that does not match the column's type.
     """
-    found = _Partitions(condition, strings, types).satisfying(parse_condition(condition))
-    return pc.fill_null(found, False)
+    is_satisfying = _Partitions(condition, strings, types).satisfying(parse_condition(condition))
+    return pc.fill_null(is_satisfying, False)
 
 
 class _Partitions:
@@ -88,14 +88,14 @@ class _Partitions:
         return first
 
     def _name(self, column: tuple[str, ...]) -> str:
-        found = self._columns.get(".".join(column).lower())
-        if found is None:
+        column_name = self._columns.get(".".join(column).lower())
+        if column_name is None:
             known = ", ".join(self._columns.values()) or "none, for the table has no partitions"
             raise invalid_condition(
                 self._condition,
                 f"{'.'.join(column)} is not a partition column; the partition columns are: {known}",
             )
-        return found
+        return column_name
 
     def _values(self, name: str) -> pa.Array:
         if name not in self._typed:
@@ -108,10 +108,10 @@ class _Partitions:
         if literal.text == "":
             # The log does not distinguish the empty string from null.
             return pa.scalar(None, self._values(name).type)
-        found = literal_value(literal, self._types[name])
-        if found is None:
+        scalar = literal_value(literal, self._types[name])
+        if scalar is None:
             raise invalid_condition(
                 self._condition,
                 f"{literal.text!r} is not a {self._types[name]}, the type of {name}",
             )
-        return found
+        return scalar

@@ -415,5 +415,5 @@ def require_known_changes(schema: StructType) -> None:
 
 def _decimal(text: str) -> tuple[int, int] | None:
     """The precision and scale of a decimal type, or None for another type."""
-    found = _CHANGED_DECIMAL.fullmatch(text)
-    return None if found is None else (int(found[1]), int(found[2]))
+    digits = _CHANGED_DECIMAL.fullmatch(text)
+    return None if digits is None else (int(digits[1]), int(digits[2]))

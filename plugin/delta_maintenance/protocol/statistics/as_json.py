@@ -41,8 +41,10 @@ def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
     reader = _Reader(pa.struct([("numRecords", pa.int64())]), record_lost=False)
     chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
     counts = [pc.struct_field(reader.read(part), 0) for chunk in chunks for part in slices(chunk)]
-    found = pa.concat_arrays([pa.array([], pa.int64()), *counts])
-    return pc.if_else(pc.greater_equal(found, 0), found, pa.scalar(None, pa.int64()))
+    record_counts = pa.concat_arrays([pa.array([], pa.int64()), *counts])
+    return pc.if_else(
+        pc.greater_equal(record_counts, 0), record_counts, pa.scalar(None, pa.int64())
+    )
 
 
 def parse_statistics(
@@ -156,9 +158,11 @@ class _Reader:
 
     def _column(self, values: Sequence[Any], kind: pa.DataType, path: Path) -> pa.Array:
         if not pa.types.is_struct(kind):
-            found = from_json_scalars(values, kind)
-            self._note(path, *(old for old, new in zip(values, found, strict=True) if new is None))
-            return pa.array(found, kind)
+            converted = from_json_scalars(values, kind)
+            self._note(
+                path, *(old for old, new in zip(values, converted, strict=True) if new is None)
+            )
+            return pa.array(converted, kind)
         self._note(path, *(value for value in values if not isinstance(value, dict)))
         rows = [value if isinstance(value, dict) else {} for value in values]
         names = {field.name for field in kind}
@@ -186,18 +190,18 @@ class _Reader:
     def _typed_struct(
         self, raw: pa.StructArray, target: pa.StructType, path: Path
     ) -> pa.StructArray:
-        found = dict(zip((field.name for field in raw.type), raw.flatten(), strict=True))
+        columns = dict(zip((field.name for field in raw.type), raw.flatten(), strict=True))
         children = []
         for field in target:
             here = (*path, field.name)
-            column = found.pop(field.name)
+            column = columns.pop(field.name)
             if pa.types.is_struct(field.type):
                 children.append(self._typed_struct(column, field.type, here))
                 continue
             children.append(from_text(column, field.type))
             if children[-1].null_count > column.null_count:
                 self.lost.add(here)
-        for name, extra in found.items():
+        for name, extra in columns.items():
             self.lost.update(paths_with_values(extra, (*path, name)))
         return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(raw))
 

@@ -100,15 +100,17 @@ def _aligned(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path])
     if not pa.types.is_struct(column.type):
         lost.update(paths_with_values(column, path))
         return pa.nulls(len(column), target)
-    found = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
+    columns_by_name = dict(
+        zip((field.name for field in column.type), column.flatten(), strict=True)
+    )
     children = []
     for field in target:
         here = (*path, field.name)
-        child = found.pop(field.name, None)
+        child = columns_by_name.pop(field.name, None)
         if child is None:
             children.append(pa.nulls(len(column), field.type))
         else:
             children.append(_aligned(child, field.type, here, lost))
-    for name, extra in found.items():
+    for name, extra in columns_by_name.items():
         lost.update(paths_with_values(extra, (*path, name)))
     return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(column))

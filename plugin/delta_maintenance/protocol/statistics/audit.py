@@ -273,8 +273,8 @@ def is_tagged_unbounded(tags: pa.StringArray, path: Sequence[str]) -> Mask:
 
 def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
     """Reads the statistics of live files from `stats` or, where that is absent, `stats_parsed`."""
-    found = parse_statistics(_text(adds), required.parsed_type)
-    parsed = found.values
+    stated = parse_statistics(_text(adds), required.parsed_type)
+    parsed = stated.values
     vectors = _column(adds, "deletionVector")
     structs = _column(adds, "stats_parsed")
     if pa.types.is_struct(structs.type) and parsed.null_count:
@@ -283,7 +283,7 @@ def audit(adds: pa.Table, required: RequiredStatistics) -> AuditedFiles:
     return AuditedFiles(
         required=required,
         parsed=parsed,
-        unreadable=to_bools(found.unreadable),
+        unreadable=to_bools(stated.unreadable),
         deleted=pc.if_else(
             pc.is_valid(vectors),
             pc.fill_null(pc.struct_field(vectors, "cardinality"), 0).cast(pa.int64()),
@@ -343,14 +343,17 @@ def with_statistics(
     incomplete = {name: np.zeros(count, np.bool_) for name in _BOUNDS}
     beside = {leaf.path for leaf in others}
     for leaf in (*required.leaves, *others):
-        found = [each.bounds.get(leaf.path) for each in computed]
-        nulls = [None if each is None else each.nulls for each in found]
+        bounds = [each.bounds.get(leaf.path) for each in computed]
+        nulls = [None if each is None else each.nulls for each in bounds]
         new = {"nullCount": pa.array(nulls, pa.int64())}
-        kind, taken = required.kind(leaf), booleans(np.array([each is not None for each in found]))
+        kind, taken = (
+            required.kind(leaf),
+            booleans(np.array([each is not None for each in bounds])),
+        )
         if kind is not None:
             for name, greatest in _BOUNDS.items():
                 values = [
-                    None if each is None else each.stated(greatest=greatest) for each in found
+                    None if each is None else each.stated(greatest=greatest) for each in bounds
                 ]
                 new[name] = bound_array(values, kind)
         for name, values in new.items():
@@ -388,7 +391,7 @@ def with_live_bounds(
 
     `computed` has, for each file, bounds of live rows for some columns; others are kept.
     """
-    found = audit(adds, required)
+    report = audit(adds, required)
     replaced: dict[tuple[str, ...], pa.Array] = {
         ("numRecords",): pa.array([each.rows for each in computed], pa.int64()),
         ("tightBounds",): pa.repeat(False, adds.num_rows),
@@ -402,16 +405,16 @@ def with_live_bounds(
         for name, greatest in _BOUNDS.items():
             values = bound_array([each and each.stated(greatest=greatest) for each in own], kind)
             path = (name, *leaf.path)
-            replaced[path] = pc.if_else(booleans(taken), values, found.part(*path))
+            replaced[path] = pc.if_else(booleans(taken), values, report.part(*path))
         # A number of nulls that equals that of the physical rows says that all live rows are null.
         empty = np.array([each is not None and each.least is None for each in own], np.bool_)
         known = pc.coalesce(
-            found.part("nullCount", *leaf.path),
+            report.part("nullCount", *leaf.path),
             pa.array([None if each is None else each.nulls for each in own], pa.int64()),
         )
         nulls = pc.if_else(booleans(empty), replaced["numRecords",], known)
         replaced["nullCount", *leaf.path] = nulls
-    stats = render_statistics(_rebuilt(found.parsed, replaced, ()), required.parsed_type).values
+    stats = render_statistics(_rebuilt(report.parsed, replaced, ()), required.parsed_type).values
     return _with_column(adds, "stats", stats)
 
 

@@ -230,8 +230,8 @@ class _Leaf:
             for chunk in getattr(values, "chunks", [values]):
                 self._offer_numbers(chunk)
             return
-        found = pc.min_max(values)
-        self._extend(found["min"].as_py(), found["max"].as_py())
+        extremes = pc.min_max(values)
+        self._extend(extremes["min"].as_py(), extremes["max"].as_py())
 
     def _offer_numbers(self, values: pa.Array) -> None:
         """Takes in floating point numbers, among which there can be NaN."""
@@ -248,8 +248,8 @@ class _Leaf:
         if pc.any(is_nan).as_py():
             self.has_nan = True
             values = values.filter(pc.invert(is_nan))
-        found = pc.min_max(values)
-        self._extend(found["min"].as_py(), found["max"].as_py())
+        extremes = pc.min_max(values)
+        self._extend(extremes["min"].as_py(), extremes["max"].as_py())
 
     def take_in(self, bounds: ColumnBounds) -> None:
         self.nulls += bounds.nulls

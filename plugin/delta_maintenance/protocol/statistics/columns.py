@@ -143,15 +143,15 @@ def column_names(text: str | None) -> list[tuple[str, ...]] | None:
     columns: list[tuple[str, ...]] = []
     at, parts = 0, []
     while at < len(text):
-        found = _NAME.match(text, at)
-        if found is None:
+        name_match = _NAME.match(text, at)
+        if name_match is None:
             # An invalid list is ignored, and the number of leaves decides.
             return None
-        part = found[1]
+        part = name_match[1]
         quoted = part.startswith("`")
         parts.append(part[1:-1].replace("``", "`") if quoted else part)
-        at = found.end() + 1
-        if text[found.end() : at] in (",", ""):
+        at = name_match.end() + 1
+        if text[name_match.end() : at] in (",", ""):
             columns.append(tuple(parts))
             parts = []
     return columns

@@ -230,8 +230,8 @@ def _number(value: object) -> Decimal | None:
 
 
 def _days(text: str | None) -> int | None:
-    found = _DATE.fullmatch(text) if text is not None else None
-    return None if found is None else _civil_days(found)
+    date_match = _DATE.fullmatch(text) if text is not None else None
+    return None if date_match is None else _civil_days(date_match)
 
 
 def _civil_days(found: re.Match[str]) -> int | None:

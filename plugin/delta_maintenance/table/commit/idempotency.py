@@ -59,8 +59,8 @@ def commit_since(
     if segment.checkpoint is not None and not all(map(is_older, segment.checkpoint.entries)):
         listed = list_log(snapshot.log.store).commits
         entries = [listed[version] for version in sorted(listed) if version <= snapshot.version]
-    found, _ = _newest(snapshot, [e for e in entries if not is_older(e)], operation_ids)
-    return found
+    earlier_commit, _ = _newest(snapshot, [e for e in entries if not is_older(e)], operation_ids)
+    return earlier_commit
 
 
 def commit_after(
@@ -78,8 +78,8 @@ def commit_after(
     if len(entries) < len(versions):
         listed = list_log(snapshot.log.store, first_version=versions[0]).commits
         entries = [listed[at] for at in sorted(listed) if at in versions]
-    found, deleted = _newest(snapshot, entries, operation_ids)
-    if found is None and (deleted or len(entries) < len(versions)):
+    earlier_commit, deleted = _newest(snapshot, entries, operation_ids)
+    if earlier_commit is None and (deleted or len(entries) < len(versions)):
         raise RefusedError(
             f"commits after version {version}, for which this was planned, were deleted, so an "
             "earlier run of this task may have committed already",
@@ -87,7 +87,7 @@ def commit_after(
             version=snapshot.version,
             remedy="plan again",
         )
-    return found
+    return earlier_commit
 
 
 def _known(snapshot: Snapshot, operation_ids: Collection[str]) -> EarlierCommit | None:

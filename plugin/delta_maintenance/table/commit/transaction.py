@@ -413,10 +413,10 @@ class Transaction:
     def _require_consistent(self, attempt: Attempt) -> None:
         """Refuses to commit on top of the contradictory metadata of another writer."""
         domains = self._snapshot.domain_metadata
-        found = next(contradictions(attempt.protocol, attempt.metadata, domains), None)
-        if found is not None and not self._writer.repairs:
+        contradiction = next(contradictions(attempt.protocol, attempt.metadata, domains), None)
+        if contradiction is not None and not self._writer.repairs:
             raise CorruptTableError(
-                found[1], table=attempt.root, version=attempt.base_version, remedy=EXAMINE
+                contradiction[1], table=attempt.root, version=attempt.base_version, remedy=EXAMINE
             )
 
     def _read_concurrent(self, entry: LogEntry | None) -> ConcurrentCommit | None:

@@ -89,14 +89,14 @@ class AlikeFooters:
         if form is None:
             return None
         types = [metadata.schema.column(at).physical_type for at in range(len(metadata.schema))]
-        found = cls(
+        alike = cls(
             created_by=created_by,
             _form=form,
             _columns=columns,
             _types=types,
             _groups=metadata.num_row_groups,
         )
-        return found if found._says_what_arrow_says(metadata, form.read([footer])) else None
+        return alike if alike._says_what_arrow_says(metadata, form.read([footer])) else None
 
     def read(
         self, footers: Sequence[bytes]
@@ -126,13 +126,15 @@ class AlikeFooters:
             return [ColumnBounds(nulls=count, kind=kind) for count in rows.tolist()]
         total: list[ColumnBounds | None] = [ColumnBounds(nulls=0, kind=kind)] * len(rows)
         for group in range(self._groups if column.at is not None else 0):
-            found = self._of_chunk(values, column, (ROW_GROUPS, group, COLUMNS, column.at or 0, 3))
+            chunk_bounds = self._of_chunk(
+                values, column, (ROW_GROUPS, group, COLUMNS, column.at or 0, 3)
+            )
             total = (
-                found
+                chunk_bounds
                 if not group
                 else [
                     None if one is None or other is None else one.joined(other)
-                    for one, other in zip(total, found, strict=True)
+                    for one, other in zip(total, chunk_bounds, strict=True)
                 ]
             )
         return total if column.at is not None else [None] * len(rows)
@@ -180,8 +182,8 @@ class AlikeFooters:
         return [safe_bounds(column, each, self.created_by) for each in chunks]
 
     def _number(self, values: FooterValues, place: Place) -> Numbers:
-        found = values.numbers(place)
-        return np.full(values.count, -1) if found is None else found
+        numbers = values.numbers(place)
+        return np.full(values.count, -1) if numbers is None else numbers
 
     def _says_what_arrow_says(self, metadata: pq.FileMetaData, values: FooterValues) -> bool:
         if not values.matched.all():
@@ -191,14 +193,14 @@ class AlikeFooters:
                 if column.at is None:
                     continue
                 shown = metadata.row_group(group).column(column.at)
-                found = shown.statistics
+                statistics = shown.statistics
                 place = (ROW_GROUPS, group, COLUMNS, column.at, 3)
                 pair = _pair(values, place)
-                if found is None or found.has_min_max != (pair is not None):
+                if statistics is None or statistics.has_min_max != (pair is not None):
                     return False
                 if pair is not None and column.leaf.bounded:
                     raw = [_raw(values, each, shown.physical_type)[0] for each in pair]
-                    if raw != [_bytes(found.min_raw), _bytes(found.max_raw)]:
+                    if raw != [_bytes(statistics.min_raw), _bytes(statistics.max_raw)]:
                         return False
         return True
 
@@ -207,10 +209,10 @@ def safe_bounds(
     column: FooterColumn, chunk: pq.ColumnChunkMetaData | _Chunk, created_by: str
 ) -> ColumnBounds | None:
     """Returns the bounds of a column chunk; None if the column must be decoded."""
-    found = bounds_of(column.leaf, column.kind, chunk, created_by)
-    if found is None or found.least is None or omits_bounds_of_nan(created_by):
-        return found
-    return None if pa.types.is_floating(column.kind) else found
+    bounds = bounds_of(column.leaf, column.kind, chunk, created_by)
+    if bounds is None or bounds.least is None or omits_bounds_of_nan(created_by):
+        return bounds
+    return None if pa.types.is_floating(column.kind) else bounds
 
 
 def _pair(values: FooterValues, chunk: Place) -> tuple[Place, Place] | None:

@@ -175,15 +175,15 @@ def source_rows(
     batches = reader.read(work.sources[number], data=data, groups=groups)
     while True:
         try:
-            found = next(batches, None)
+            batch = next(batches, None)
         except StorageError:
             raise
         except DeltaMaintenanceError as error:
             damaged = isinstance(error, CorruptTableError)
             raise SourceError(number, str(error), damaged=damaged) from None
-        if found is None:
+        if batch is None:
             return
-        yield found
+        yield batch
 
 
 def rows_of_sources(

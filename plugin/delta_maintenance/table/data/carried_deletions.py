@@ -131,12 +131,12 @@ def late_deletions_by_value(
         if not left.any():
             break
         file = _as_source(output.name, path, output.rows, None, spec, done)
-        found = BitMap64()
+        deleted_rows = BitMap64()
         for part in outputs.read(file):
             taken = _take(digest.hashes(part.batch, partition), wanted, left)
-            found |= BitMap64((part.first + taken).tolist())
-        if found:
-            by_output[number] = found
+            deleted_rows |= BitMap64((part.first + taken).tolist())
+        if deleted_rows:
+            by_output[number] = deleted_rows
     if left.any():
         raise VerificationError(
             f"{left.sum()} rows that another writer deleted are not in the new files",
@@ -179,11 +179,11 @@ def prove_positions(
     for number, rows in positions.items():
         output, path = done.outputs[number], done.paths[number]
         file = _as_source(output.name, path, output.rows, None, spec, done)
-        found = _sums_at(outputs, file, rows, digest, partition)
-        if found != expected[number]:
+        output_sums = _sums_at(outputs, file, rows, digest, partition)
+        if output_sums != expected[number]:
             raise VerificationError(
                 f"the rows to delete from the new file are not those that were deleted from its "
-                f"sources: {found} instead of {expected[number]}",
+                f"sources: {output_sums} instead of {expected[number]}",
                 file=output.name,
             )
 
@@ -290,12 +290,12 @@ def _hashes_at(
     partition: Mapping[str, str | None],
 ) -> list[Hashes]:
     """Returns the hashes of the rows at these physical positions, in parts."""
-    found = []
+    row_hashes = []
     for part in reader.read(file, holding=rows):
         taken = deleted_between(rows, part.first, part.batch.num_rows)
         if len(taken):
-            found.append(digest.hashes(part.batch.take(pa.array(taken)), partition))
-    return found
+            row_hashes.append(digest.hashes(part.batch.take(pa.array(taken)), partition))
+    return row_hashes
 
 
 def _take(hashes: Hashes, wanted: Hashes, left: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -318,10 +318,10 @@ def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: Rewrit
     """Computes the digest of the rows that were deleted since, from the sources."""
     layout, partition = spec.files.layout, dict(done.bin.partition_values)
     digest, reader = RowDigest(layout.schema), DataFileReader(store, layout)
-    found = RowSums()
+    row_sums = RowSums()
     for number, gone in late.by_source.items():
-        found += _sums_at(reader, done.bin.sources[number], gone, digest, partition)
-    return found
+        row_sums += _sums_at(reader, done.bin.sources[number], gone, digest, partition)
+    return row_sums
 
 
 def _sums_at(
@@ -346,9 +346,9 @@ def _sums_of_outputs(store: Store, done: RewrittenBin, spec: RewriteSpec) -> Row
     digest = RowsDigest(layout.schema, dict(done.bin.partition_values), "sums")
     for output in done.outputs:
         read_back(store, output, layout, digest)
-    found = digest.total()
-    assert isinstance(found, RowSums)
-    return found
+    row_sums = digest.total()
+    assert isinstance(row_sums, RowSums)
+    return row_sums
 
 
 def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> tuple[Run, ...]:

@@ -224,9 +224,9 @@ class DataFileReader:
             for first, part in parts:
                 for batch in parquet.batches(stored.names, part):
                     arrays = columns.convert(batch, first)
-                    found = FileRows(self._batch(arrays), first, deleted)
-                    self._require_values(found)
-                    yield found
+                    file_rows = FileRows(self._batch(arrays), first, deleted)
+                    self._require_values(file_rows)
+                    yield file_rows
                     first += batch.num_rows
                     parquet.dictionaries = self.dictionaries
 
@@ -412,10 +412,10 @@ def null_in_required(column: RequiredColumn) -> RefusedError:
 
 
 def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
-    found = [field for field in fields if field.name == name]
-    if len(found) > 1:
-        raise CorruptTableError(f"the hidden column {name} occurs {len(found)} times")
-    return found[0] if found else None
+    fields_of_name = [field for field in fields if field.name == name]
+    if len(fields_of_name) > 1:
+        raise CorruptTableError(f"the hidden column {name} occurs {len(fields_of_name)} times")
+    return fields_of_name[0] if fields_of_name else None
 
 
 def require_bloom_filters(
@@ -428,13 +428,13 @@ def require_bloom_filters(
 
 def _bloom_filters(metadata: pq.FileMetaData, schema: pa.Schema) -> frozenset[str]:
     """Returns the paths of the leaves of a schema that have a bloom filter in any row group."""
-    found = frozenset[str]().union(*_filters_by_group(metadata))
-    return found & filterable_paths(schema) if found else found
+    filtered_paths = frozenset[str]().union(*_filters_by_group(metadata))
+    return filtered_paths & filterable_paths(schema) if filtered_paths else filtered_paths
 
 
 def has_bloom_filters(metadata: pq.FileMetaData, paths: frozenset[str]) -> bool:
     """Whether each row group of a file has bloom filters of these leaves."""
-    return not paths or all(paths <= found for found in _filters_by_group(metadata))
+    return not paths or all(paths <= group_filters for group_filters in _filters_by_group(metadata))
 
 
 def _filters_by_group(metadata: pq.FileMetaData) -> Iterator[frozenset[str]]:

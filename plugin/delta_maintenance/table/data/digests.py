@@ -53,9 +53,9 @@ class RowsDigest:
 
     def part(self) -> RowsDigest:
         """Returns a digest of sums for another thread, which `total` adds to this one."""
-        found = RowsDigest(*self._rows, self.kind)
-        self._parts.append(found)
-        return found
+        partial_digest = RowsDigest(*self._rows, self.kind)
+        self._parts.append(partial_digest)
+        return partial_digest
 
     def total(self) -> RowsSum:
         """Returns the digest of the rows so far."""

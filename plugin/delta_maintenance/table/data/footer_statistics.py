@@ -97,7 +97,7 @@ class FooterReader:
         self, files: Sequence[SourceFile], footers: Sequence[bytes | None]
     ) -> dict[int, FooterStatistics]:
         """Returns the statistics of files whose footers are alike, by the position of the file."""
-        found: dict[int, FooterStatistics] = {}
+        statistics_by_position: dict[int, FooterStatistics] = {}
         left = {at: footer for at, footer in enumerate(footers) if footer is not None}
         known = iter(list(self._forms))
         for _ in range(_MOST_FORMS):
@@ -115,10 +115,10 @@ class FooterReader:
                 del left[at]
                 # Otherwise the footer contradicts itself or the log, which `read` reports.
                 if count >= 0 and files[at].num_records in (None, count):
-                    found[at] = FooterStatistics(
+                    statistics_by_position[at] = FooterStatistics(
                         rows=count, created_by=alike.created_by, bounds=of_file
                     )
-        return found
+        return statistics_by_position
 
     def _short_footer(self, file: SourceFile) -> bytes | None:
         """Returns a footer that can be read with others, which `read` does not do."""
@@ -175,10 +175,10 @@ class FooterReader:
         key_values, created_by = metadata.metadata, metadata.created_by or ""
         hybrid = is_hybrid(key_values, int96=False)
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-        found: list[ColumnBounds | None] = []
+        column_bounds: list[ColumnBounds | None] = []
         for column in self._columns(metadata, hybrid=hybrid):
             if not column.is_stored:
-                found.append(ColumnBounds(nulls=metadata.num_rows, kind=column.kind))
+                column_bounds.append(ColumnBounds(nulls=metadata.num_rows, kind=column.kind))
                 continue
             total: ColumnBounds | None = ColumnBounds(nulls=0, kind=column.kind)
             for group in groups:
@@ -191,8 +191,10 @@ class FooterReader:
                         else bounds_of(column.leaf, column.kind, chunk, created_by)
                     )
                 total = None if bounds is None or total is None else total.joined(bounds)
-            found.append(total)
-        return FooterStatistics(rows=metadata.num_rows, created_by=created_by, bounds=tuple(found))
+            column_bounds.append(total)
+        return FooterStatistics(
+            rows=metadata.num_rows, created_by=created_by, bounds=tuple(column_bounds)
+        )
 
     def _columns(self, metadata: pq.FileMetaData, *, hybrid: bool) -> list[FooterColumn]:
         last, schema = self._last, metadata.schema

@@ -83,7 +83,7 @@ def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
     rows = np.flatnonzero(np.isin(keys, distinct))
     wanted, keys = wanted.take(integers(rows)), keys[rows]
     at = np.searchsorted(distinct, keys)
-    found = files.take(integers(first[at]))
+    spelt_files = files.take(integers(first[at]))
     _, of_key, claims = np.unique(keys, return_inverse=True, return_counts=True)
     target = wanted["location"].cast(pa.string())
     doubts = [
@@ -91,14 +91,14 @@ def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
         (counts[at] > 1, "several files have such a name"),
         (claims[of_key] > 1, "several missing files could be this one"),
         (
-            to_bools(_one(pc.fill_null(pc.not_equal(wanted["size"], found["size"]), False))),
+            to_bools(_one(pc.fill_null(pc.not_equal(wanted["size"], spelt_files["size"]), False))),
             "the log states another size",
         ),
     ]
     doubt = pa.nulls(len(keys), pa.string())
     for applies, reason in doubts:
         doubt = pc.if_else(booleans(applies), reason, doubt)
-    columns = [wanted["path"], target, found["path"], found["size"], doubt]
+    columns = [wanted["path"], target, spelt_files["path"], spelt_files["size"], doubt]
     return pa.table(columns, schema=OTHER_SPELLINGS)
 
 

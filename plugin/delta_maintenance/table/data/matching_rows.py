@@ -119,8 +119,8 @@ class RowCondition:
                 each = (self._compared(column, "=", value, values(column)) for value in literals)
                 return reduce(pc.or_kleene, each)
             case IsNull(column):
-                found = pc.is_null(values(column))
-                return pa.nulls(len(found), pa.bool_()) if partly else found
+                is_null = pc.is_null(values(column))
+                return pa.nulls(len(is_null), pa.bool_()) if partly else is_null
             case Prefix(column, value):
                 return pc.starts_with(values(column), value.text)
             case Opaque(text):
@@ -144,11 +144,11 @@ class RowCondition:
         if value is None:
             raise invalid_condition(self.text, f"{literal.text!r} is no value of the column {name}")
         if pa.types.is_floating(values.type):
-            found = _compared_floats(values, value, sign)
+            compared = _compared_floats(values, value, sign)
         else:
-            found = _COMPARE[sign](values, value)
+            compared = _COMPARE[sign](values, value)
         # No null satisfies `<=>` with a value, and its negation is true for null.
-        return pc.fill_null(found, False) if sign == "<=>" else found
+        return pc.fill_null(compared, False) if sign == "<=>" else compared
 
     def _values(self, rows: Mapping[str, pa.Array], column: Names) -> pa.Array:
         names, _ = self._columns[column]

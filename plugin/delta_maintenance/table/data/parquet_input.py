@@ -392,9 +392,9 @@ class ParquetInput:
     def _chunks(
         self, group: int, columns: Sequence[str]
     ) -> Iterator[tuple[pq.ColumnSchema, pq.ColumnChunkMetaData]]:
-        found = self.metadata.row_group(group)
+        row_group = self.metadata.row_group(group)
         for at, leaf in self._leaves_of(columns):
-            yield leaf, found.column(at)
+            yield leaf, row_group.column(at)
 
     def _range(self, chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
         """Returns the first and the last position of a column chunk."""

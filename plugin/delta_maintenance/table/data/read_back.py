@@ -123,11 +123,11 @@ def require_same_rows(
     rows that were read. See `require_sums`.
     """
     expected = read.total()
-    found = stored_sums(
+    sums_in_store = stored_sums(
         store, work, spec, outputs, writers, kind=read.kind, idle_workers=idle_workers
     )
-    require_sums(work, found, expected)
-    return found
+    require_sums(work, sums_in_store, expected)
+    return sums_in_store
 
 
 def stored_sums(
@@ -210,5 +210,5 @@ def _children(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _id(field: pa.Field) -> bytes | None:
-    found: bytes | None = (field.metadata or {}).get(PARQUET_ID)
-    return found
+    field_id: bytes | None = (field.metadata or {}).get(PARQUET_ID)
+    return field_id

@@ -94,9 +94,10 @@ def rewrite_bin(
         except LostBloomFilters:
             # All sources are asked, so that the bin is started again only once.
             reader = DataFileReader(store, spec.files.layout)
-            found = frozenset().union(*map(reader.bloom_filters, work.sources))
+            bloom_filters = frozenset().union(*map(reader.bloom_filters, work.sources))
             spec = replace(
-                spec, files=replace(spec.files, bloom_filters=spec.files.bloom_filters | found)
+                spec,
+                files=replace(spec.files, bloom_filters=spec.files.bloom_filters | bloom_filters),
             )
             continue
         except SourceError as error:
@@ -190,9 +191,9 @@ class _Attempt:
                     open_file.close()
                 offset: int | None = None
                 rows = 0
-                for found in batches:
-                    self._digest.add(found.batch, found.gone())
-                    live = found.live()
+                for batch_rows in batches:
+                    self._digest.add(batch_rows.batch, batch_rows.gone())
+                    live = batch_rows.live()
                     if not live.num_rows:
                         continue
                     writer = self._writer(open_file)
@@ -285,10 +286,10 @@ def _offered(reader: DataFileReader, file: SourceFile, writer: DataFileWriter) -
     assert file.num_records
     rows = size = 0
     try:
-        for found in reader.read(file):
-            writer.write(found.batch)
-            rows += found.batch.num_rows
-            size += memory_bytes(found.batch)
+        for file_rows in reader.read(file):
+            writer.write(file_rows.batch)
+            rows += file_rows.batch.num_rows
+            size += memory_bytes(file_rows.batch)
             if size >= _ROW_BYTES:
                 break
     except DeltaMaintenanceError:

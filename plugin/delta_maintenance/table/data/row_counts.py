@@ -92,16 +92,16 @@ def count_rows(
 
     with ThreadPoolExecutor(threads) as pool:
         files = list(pool.map(read, locations))
-    found = [rows for rows, _ in files]
+    counted = [rows for rows, _ in files]
     return RowCounts(
         footers=tuple(footer for _, footer in files),
-        counts=pa.array([rows if isinstance(rows, int) else None for rows in found], pa.int64()),
+        counts=pa.array([rows if isinstance(rows, int) else None for rows in counted], pa.int64()),
         problems=tuple(
             f"{path}: {rows.problem}"
-            for path, rows in zip(paths.to_pylist(), found, strict=True)
+            for path, rows in zip(paths.to_pylist(), counted, strict=True)
             if not isinstance(rows, int)
         ),
-        errors=tuple(type(rows) for rows in found if not isinstance(rows, int)),
+        errors=tuple(type(rows) for rows in counted if not isinstance(rows, int)),
     )
 
 

@@ -178,13 +178,13 @@ class _Examination:
     def _of_number(self, checkpoint: Checkpoint, version: int, adds: int | None) -> Iterator[str]:
         """Compares the number of files with that of an earlier version and the commits since."""
         since = [each for each in self._texts if (each[0].file.version or 0) > version]
-        found = checkpoint.stated_adds[0]
-        if None in (adds, found) or len(since) < self._version - version:
+        stated_count = checkpoint.stated_adds[0]
+        if None in (adds, stated_count) or len(since) < self._version - version:
             return
         changes = RolledCommits.of(since).changes()
         # A commit may remove a file that is not there, so that more files are left.
-        if changes is not None and (found or 0) < (adds or 0) + changes.files:
-            yield f"has {found} files instead of {(adds or 0) + changes.files}"
+        if changes is not None and (stated_count or 0) < (adds or 0) + changes.files:
+            yield f"has {stated_count} files instead of {(adds or 0) + changes.files}"
 
     def _of_checksums(self) -> Iterator[str]:
         """Compares with the checksum of the checkpoint's version, and with the newest one."""
@@ -226,7 +226,7 @@ class _Examination:
         else:
             return VersionChecksum()
         expires = state.metadata is not None and _EXPIRY in state.metadata.configuration
-        found = VersionChecksum(
+        live_state = VersionChecksum(
             protocol=state.protocol,
             metadata=state.metadata,
             txns=None if expires else tuple(state.txns.values()),
@@ -242,7 +242,7 @@ class _Examination:
             )
             counts = FileIndex.of(view.scan(fields=COUNTED_FIELDS)).counts
             return replace(
-                found,
+                live_state,
                 num_files=counts.num_files,
                 table_size=counts.total_size,
                 num_deletion_vectors=counts.num_deletion_vectors,
@@ -250,8 +250,8 @@ class _Examination:
             )
         if checkpoint is not None and version == self._version:
             adds, size = checkpoint.stated_adds
-            return replace(found, num_files=adds, table_size=size)
-        return found
+            return replace(live_state, num_files=adds, table_size=size)
+        return live_state
 
 
 class _Watch:
@@ -283,8 +283,10 @@ class _Watch:
         """Returns the first contradiction, after all batches."""
         if (problem := self._checkpoint.tag_problem(footers=True)) is not None:
             return f"contradicts its tags: {problem}"
-        found = np.concatenate(self._candidates)
-        agrees = np.isin(self._live, found).all() and not np.isin(self._removed, found).any()
+        candidates = np.concatenate(self._candidates)
+        agrees = (
+            np.isin(self._live, candidates).all() and not np.isin(self._removed, candidates).any()
+        )
         if agrees or self._facts is None:
             return None
         problems = _file_differences(self._facts, self._checkpoint)

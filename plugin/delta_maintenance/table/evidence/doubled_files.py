@@ -110,10 +110,10 @@ def _adds(paths: pa.ChunkedArray, vectors: pa.ChunkedArray) -> pa.Table:
     ids = pa.concat_arrays([pa.array([], pa.string()), *vectors.chunks])
     rest = pc.if_else(pc.is_valid(ids), "", pa.scalar(None, pa.string()))
     numbers = [pa.nulls(len(ids), field.type) for field in list(DELETION_VECTOR)[2:]]
-    found = pa.StructArray.from_arrays(
+    add_keys = pa.StructArray.from_arrays(
         [ids, rest, *numbers], fields=list(DELETION_VECTOR), mask=pc.is_null(ids)
     )
-    return pa.table({"path": paths, "deletionVector": found})
+    return pa.table({"path": paths, "deletionVector": add_keys})
 
 
 def _batches(snapshot: Snapshot) -> Iterator[TailBatch]:

@@ -99,10 +99,10 @@ class ActionsFile:
     def _leaves(self) -> Mapping[str, Sequence[int]]:
         """The leaf columns below each column of the top level."""
         schema = self.metadata.schema
-        found: dict[str, list[int]] = {}
+        leaves_by_name: dict[str, list[int]] = {}
         for leaf in range(self.metadata.num_columns):
-            found.setdefault(schema.column(leaf).path.split(".", 1)[0], []).append(leaf)
-        return found
+            leaves_by_name.setdefault(schema.column(leaf).path.split(".", 1)[0], []).append(leaf)
+        return leaves_by_name
 
     def has_file_actions(self) -> bool:
         return any(
@@ -144,13 +144,13 @@ class ActionsFile:
 
     def values(self, names: Iterable[str]) -> dict[str, list[Any]]:
         """Returns the non-null values of some columns of non-file actions, by name."""
-        found: dict[str, list[Any]] = {name: [] for name in names}
-        for groups, columns in self._together(found):
+        values_by_name: dict[str, list[Any]] = {name: [] for name in names}
+        for groups, columns in self._together(values_by_name):
             for batch in self._read(groups, columns, columns):
                 for name in columns:
                     column = batch.column(name)
-                    found[name].extend(column.filter(pc.is_valid(column)).to_pylist())
-        return found
+                    values_by_name[name].extend(column.filter(pc.is_valid(column)).to_pylist())
+        return values_by_name
 
     def file_actions(
         self,
@@ -207,11 +207,11 @@ class ActionsFile:
         """Yields groups of top-level columns with values in the same row groups, which are read
         together.
         """
-        found: dict[tuple[int, ...], list[str]] = {}
+        columns_by_groups: dict[tuple[int, ...], list[str]] = {}
         for top in tops:
             groups = [g for g in self._row_groups_with(top) if within is None or g in within]
-            found.setdefault(tuple(groups), []).append(top)
-        return ((groups, columns) for groups, columns in found.items() if groups)
+            columns_by_groups.setdefault(tuple(groups), []).append(top)
+        return ((groups, columns) for groups, columns in columns_by_groups.items() if groups)
 
     def _wanted(self, action: str, fields: Collection[str] | None) -> list[str]:
         """Returns the columns of an action to read, below the column of the action."""

@@ -131,13 +131,13 @@ class FirstActions:
         """
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes])[::-1]
         is_remove = np.concatenate([np.empty(0, np.bool_), *self._is_remove])[::-1]
-        found, first = np.unique(hashes, return_index=True)
-        return found, is_remove[first]
+        distinct_hashes, first = np.unique(hashes, return_index=True)
+        return distinct_hashes, is_remove[first]
 
     def removes(self) -> Hashes:
         """Returns the hashes of the keys of files whose oldest action is a remove, ascending."""
-        found, is_remove = self.oldest()
-        removed: Hashes = found[is_remove]
+        oldest_hashes, is_remove = self.oldest()
+        removed: Hashes = oldest_hashes[is_remove]
         return removed
 
 

@@ -322,8 +322,8 @@ class Checkpoint:
             raise self._unusable(f"two actions for {min(self.singles.repeated)}")
 
     def _check_version_2(self) -> None:
-        found = self.singles.checkpoint_metadata
-        if not found:
+        checkpoint_metadata = self.singles.checkpoint_metadata
+        if not checkpoint_metadata:
             if self.files.kind is LogFileKind.UUID_CHECKPOINT:
                 raise self._unusable("a UUID-named checkpoint without checkpointMetadata")
             if self.sidecars:
@@ -331,10 +331,12 @@ class Checkpoint:
             return
         if self.files.kind is LogFileKind.MULTIPART_CHECKPOINT:
             raise self._unusable("a multi-part checkpoint with checkpointMetadata")
-        if len(found) > 1:
+        if len(checkpoint_metadata) > 1:
             raise self._unusable("a checkpoint with several checkpointMetadata actions")
-        if found[0].version != self.files.version:
-            raise self._unusable(f"checkpointMetadata states version {found[0].version}")
+        if checkpoint_metadata[0].version != self.files.version:
+            raise self._unusable(
+                f"checkpointMetadata states version {checkpoint_metadata[0].version}"
+            )
         if self.sidecars and self._has_inline_files():
             raise self._unusable("a checkpoint with file actions both inline and in sidecars")
 

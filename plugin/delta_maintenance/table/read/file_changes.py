@@ -76,10 +76,10 @@ class FileChanges:
             keys = logical_file_keys(batch)
             if pc.count_distinct(keys).as_py() < len(keys):
                 return None
-            found = _sizes(batch)
-            if found is None or (sign < 0 and not _states_sizes(batch)):
+            file_sizes = _sizes(batch)
+            if file_sizes is None or (sign < 0 and not _states_sizes(batch)):
                 return None
-            sizes.append(found)
+            sizes.append(file_sizes)
             with_vector, rows = _vectors(batch)
             vectors += sign * with_vector
             deleted += sign * rows
@@ -126,9 +126,9 @@ class RolledCommits:
             )
             info = actions.commit_info
             infos.append(info)
-            found = FileLines.of(text, beside)
-            if found.runs:
-                lines.append(found)
+            file_lines = FileLines.of(text, beside)
+            if file_lines.runs:
+                lines.append(file_lines)
                 is_usual &= info is not None and info.operation in _NEW_FILES
             is_usual &= not actions.unknown
         return cls(

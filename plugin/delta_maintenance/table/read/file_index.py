@@ -145,9 +145,9 @@ def _locations(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
         return np.empty(0, np.int64)
     some = np.unique(some)
     at = np.minimum(np.searchsorted(ascending, some), len(ascending) - 1)
-    found: _Counts = at[ascending[at] == some]
-    found = found[~but[found]]
-    return found
+    row_counts: _Counts = at[ascending[at] == some]
+    row_counts = row_counts[~but[row_counts]]
+    return row_counts
 
 
 def _marked(flags: _Flags, at: _Counts) -> _Flags:

@@ -95,13 +95,13 @@ def sum_files(
     files, and the log confirms it, only tombstones are read: see `stated_sizes`.
     """
     for known in _known(snapshot, checksums, small_bytes, memory):
-        found = None if known is None else _at(known, small_bytes, instants)
-        if found is not None:
+        sums = None if known is None else _at(known, small_bytes, instants)
+        if sums is not None:
             break
-    assert found is not None
+    assert sums is not None
     if memory is not None:
         memory.known = known
-    return found
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ _FIELDS_WITH_ROWS: Mapping[str, tuple[str, ...]] = {
 
 def _buckets(sizes: FileSizeHistogram, small_bytes: int) -> SizeBuckets | None:
     """Returns the sizes of all live files; None if the bins of the histogram are too coarse."""
-    found = SizeBuckets.of(np.empty(0, np.int64))
+    size_buckets = SizeBuckets.of(np.empty(0, np.int64))
     ends = (*sizes.boundaries[1:], 2**63)
     if small_bytes not in sizes.boundaries:
         return None
@@ -332,9 +332,9 @@ def _buckets(sizes: FileSizeHistogram, small_bytes: int) -> SizeBuckets | None:
         if files and first and (end - 1).bit_length() != power:
             return None
         if files:
-            found.files[power] += files
-            found.bytes[power] += size
-    return found
+            size_buckets.files[power] += files
+            size_buckets.bytes[power] += size
+    return size_buckets
 
 
 @dataclass
@@ -397,5 +397,5 @@ def _is_checkpointed(snapshot: Snapshot, known: KnownSums) -> bool:
     if checkpoint is None or snapshot.log.segment.base_version != known.version:
         return True
     adds, size = checkpoint.stated_adds
-    found = (int(known.live.files.sum()), int(known.live.bytes.sum()))
-    return adds in (None, found[0]) and size in (None, found[1])
+    live_totals = (int(known.live.files.sum()), int(known.live.bytes.sum()))
+    return adds in (None, live_totals[0]) and size in (None, live_totals[1])

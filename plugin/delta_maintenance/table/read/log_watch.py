@@ -149,16 +149,16 @@ class LogWatch:
     def _list(self, first: int) -> tuple[LogListing, bool]:
         """Lists the log from a version on. Also returns whether the listing has more names."""
         self._left -= 1
-        found: list[LogEntry] = []
+        entries: list[LogEntry] = []
         start, further = version_prefix(first), False
         for status in self.store.list_from(LOG_DIRECTORY, start):
             entry = LogEntry(parse_log_file_name(status.path.rpartition("/")[2]), status)
-            found.append(entry)
+            entries.append(entry)
             # A page that does not get beyond its first version makes no progress.
             further |= entry.file.kind is LogFileKind.COMMIT and (entry.file.version or 0) > first
-            if len(found) >= NAMES and further:
-                return arrange(found, first_version=first), True
-        return arrange(found, first_version=first), False
+            if len(entries) >= NAMES and further:
+                return arrange(entries, first_version=first), True
+        return arrange(entries, first_version=first), False
 
     def _read(self, version: int, size: int | None) -> CommitDigest | None:
         if self._left <= 0:

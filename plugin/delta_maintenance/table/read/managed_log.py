@@ -140,8 +140,8 @@ class ManagedStore(WrappedStore):
     def stat(self, path: str) -> FileStatus | None:
         commit = self._ratified(path)
         staged = None if commit is None else self._store.stat(_staged_path(commit))
-        found = staged or self._store.stat(path)
-        return found and replace(found, path=path)
+        entry = staged or self._store.stat(path)
+        return entry and replace(entry, path=path)
 
     def read(self, path: str) -> bytes:
         return self._published_instead(self._store.read, path)

@@ -56,14 +56,14 @@ def has_other_spelling(
 
     `texts` are as `partition_texts` returns them.
     """
-    found = np.zeros(rows, np.bool_)
+    is_other = np.zeros(rows, np.bool_)
     for name, column in texts.items():
         values = column.unify_dictionaries().combine_chunks()
         if name in types and len(values):
             distinct = values.dictionary
             differ = pc.not_equal(canonical_texts(distinct, types[name]), distinct)
-            found |= to_bools(pc.fill_null(differ.take(values.indices), False))
-    return found
+            is_other |= to_bools(pc.fill_null(differ.take(values.indices), False))
+    return is_other
 
 
 def partition_codes(
@@ -124,9 +124,9 @@ def _looked_up(maps: pa.MapArray, name: str, width: int) -> pa.StringArray:
     offsets = np.frombuffer(maps.buffers()[1], np.int32, len(maps) + 1, 4 * maps.offset)
     if width and (np.diff(offsets) == width).all():
         first, count = int(offsets[0]), len(maps) * width
-        found = to_bools(pc.equal(maps.keys.slice(first, count), name)).reshape(-1, width)
-        at = int(np.argmax(found[0]))
-        if found[:, at].all() and np.count_nonzero(found) == len(maps):
+        is_entry = to_bools(pc.equal(maps.keys.slice(first, count), name)).reshape(-1, width)
+        at = int(np.argmax(is_entry[0]))
+        if is_entry[:, at].all() and np.count_nonzero(is_entry) == len(maps):
             items = maps.items.slice(first, count)
             return items if width == 1 else items.take(integers(np.arange(at, count, width)))
     return pc.map_lookup(maps, name, "first")
@@ -136,10 +136,10 @@ def _dense(numbers: Numbers) -> Numbers:
     """Renumbers the distinct numbers from 0 on, in ascending order."""
     end = int(numbers.max(initial=-1)) + 1
     if end > _MOST_PER_ROW * len(numbers):
-        found: Numbers = np.unique(numbers, return_inverse=True)[1]
-        return found
+        dense_numbers: Numbers = np.unique(numbers, return_inverse=True)[1]
+        return dense_numbers
     # A table of all possible numbers is faster than sorting them.
     occurs = np.zeros(end, np.bool_)
     occurs[numbers] = True
-    found = (np.cumsum(occurs) - 1)[numbers]
-    return found
+    dense_numbers = (np.cumsum(occurs) - 1)[numbers]
+    return dense_numbers

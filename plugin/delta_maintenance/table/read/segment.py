@@ -266,8 +266,8 @@ def _complete_checkpoints(
             parts[file.version, file.parts][file.part] = entry
         else:
             complete.append(CheckpointFiles(file.version, file.kind, (entry,)))
-    for (version, count), found in parts.items():
-        entries = tuple(found[part] for part in sorted(found))
+    for (version, count), part_entries in parts.items():
+        entries = tuple(part_entries[part] for part in sorted(part_entries))
         if len(entries) == count:
             complete.append(CheckpointFiles(version, LogFileKind.MULTIPART_CHECKPOINT, entries))
         else:

@@ -52,8 +52,8 @@ class NamedLocations:
     @classmethod
     def of(cls, paths: Collection[pa.StringArray], *, root: str) -> Self:
         """Computes the locations of all these paths."""
-        found = [locations_to_find(chunk, root=root) for chunk in paths]
-        locations = pa.concat_arrays([*found, pa.array([], pa.binary())])
+        location_chunks = [locations_to_find(chunk, root=root) for chunk in paths]
+        locations = pa.concat_arrays([*location_chunks, pa.array([], pa.binary())])
         prefixes = _prefixes(locations)
         order = np.argsort(prefixes, kind="stable")
         return cls(prefixes[order], hash_texts(locations)[order])
@@ -112,8 +112,8 @@ def may_name(
     hashes = locations.between(summary.first_location, summary.last_location)
     if not summary.tally.actions or not len(hashes):
         return False
-    found = read_filter(store, path, summary)
-    return None if found is None else bool(found.may_hold(hashes).any())
+    membership = read_filter(store, path, summary)
+    return None if membership is None else bool(membership.may_hold(hashes).any())
 
 
 def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipFilter | None:
@@ -123,13 +123,13 @@ def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipF
         return None
     try:
         with store.open(path) as file:
-            found = MembershipFilter.from_bytes(read_range(file, within.offset, within.length))
+            membership = MembershipFilter.from_bytes(read_range(file, within.offset, within.length))
     except FileNotFoundError:
         raise UnusableCheckpointError(f"{path} no longer exists") from None
     except (CorruptTableError, pa.ArrowInvalid):
         return None
     # The filter of another sidecar would give false negatives for files of this one.
-    return found if len(found.low) <= summary.tally.actions else None
+    return membership if len(membership.low) <= summary.tally.actions else None
 
 
 def _searched(

@@ -136,8 +136,8 @@ class Snapshot:
         """
         if self.log.state.repeated_actions:
             return f"a commit contains two actions for {min(self.log.state.repeated_actions)}"
-        found = contradictions(self.protocol, self.metadata, self.domain_metadata)
-        return next((problem for _, problem in found), None)
+        problems = contradictions(self.protocol, self.metadata, self.domain_metadata)
+        return next((problem for _, problem in problems), None)
 
     def require_agreement(self) -> None:
         """Raises `CorruptTableError` if the log is known to contradict it. Reads nothing."""

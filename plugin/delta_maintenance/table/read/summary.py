@@ -321,7 +321,7 @@ def _confirms(
         domains=singles.domains.values(),
     )
     adds, size = checkpoint.stated_adds
-    found = VersionChecksum(
+    live_state = VersionChecksum(
         protocol=state.protocol,
         metadata=state.metadata,
         txns=tuple(state.txns.values()),
@@ -329,7 +329,7 @@ def _confirms(
         num_files=None if adds is None else adds + changes.files,
         table_size=None if size is None else size + changes.size,
     )
-    return next(differences(stated, found), None) is None
+    return next(differences(stated, live_state), None) is None
 
 
 def _exact_counts(checkpoint: Checkpoint) -> tuple[int, int] | None:
@@ -371,13 +371,13 @@ def _is_state_of(snapshot: Snapshot, stated: VersionChecksum, since: StateReplay
         txns=None if stated.txns is None else tuple(since.txns.values()),
         domains=None if stated.domains is None else tuple(since.present_domains().values()),
     )
-    found = VersionChecksum(
+    live_state = VersionChecksum(
         protocol=state.protocol,
         metadata=state.metadata,
         txns=tuple(state.txns.values()),
         domains=tuple(state.domains.values()),
     )
-    return next(differences(rolled, found), None) is None
+    return next(differences(rolled, live_state), None) is None
 
 
 def _agree(

@@ -86,16 +86,16 @@ class Tombstones:
         order = np.argsort(known.paths)
         paths = known.paths[order]
         first = np.flatnonzero(np.append(True, paths[1:] != paths[:-1])[: len(paths)])
-        found = Tombstones(
+        dead_files = Tombstones(
             paths[first],
             np.maximum.reduceat(known.deleted_ms[order], first),
             np.maximum.reduceat(known.sizes[order], first),
             np.logical_or.reduceat(known.with_vector[order], first),
         )
         if live_paths is None:
-            return found
+            return dead_files
         # A new deletion vector makes a new logical file of the same data file.
-        return found._chosen(np.isin(found.paths, live_paths, invert=True))
+        return dead_files._chosen(np.isin(dead_files.paths, live_paths, invert=True))
 
     def by_day(self, *, now_ms: int, kept_ms: int) -> tuple[OldFilesDay, ...]:
         """Returns the sums by the day in UTC on which the files may be vacuumed, which is so many

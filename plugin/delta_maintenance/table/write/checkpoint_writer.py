@@ -157,10 +157,10 @@ class _Writing:
         """Compares the totals with the version checksum, for which all files must be known."""
         stated = stated_files(self.snapshot.log.store, self.snapshot.version)
         tally = self._tally()
-        found = (tally.adds, tally.size)
-        if stated is not None and stated != found:
+        sums = (tally.adds, tally.size)
+        if stated is not None and stated != sums:
             raise contradicted(
-                f"the checkpoint would have {found[0]} files of {found[1]} bytes where the version "
+                f"the checkpoint would have {sums[0]} files of {sums[1]} bytes where the version "
                 f"checksum has {stated[0]} of {stated[1]}"
             )
 

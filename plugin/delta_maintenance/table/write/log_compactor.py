@@ -101,19 +101,19 @@ def compare_compaction(store: Store, commits: Sequence[LogEntry], name: str) -> 
     """Returns how an existing compaction differs in effect from its commits; None if it
     does not.
     """
-    expected, found = RangeReplay(), RangeReplay()
+    expected, compacted = RangeReplay(), RangeReplay()
     for lines in commit_lines(store, commits):
         expected.surviving(lines)
     path = f"{LOG_DIRECTORY}/{name}"
     try:
         with store.open(path) as file:
             for block in _blocks(file, path):
-                found.surviving(split_lines(block))
+                compacted.surviving(split_lines(block))
     except (CorruptTableError, RefusedError) as error:
         return error.problem
-    if found.superseded:
+    if compacted.superseded:
         return "it has two actions for one logical file"
-    return _difference(found.content, expected.content)
+    return _difference(compacted.content, expected.content)
 
 
 def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLines]:
@@ -171,17 +171,19 @@ class _ThisProcess:
 
 
 def _difference_of_copy(file: BinaryIO, path: str, written: ReconciledRange) -> str | None:
-    found, checksum = RangeContent(), 0
+    content, checksum = RangeContent(), 0
     file.seek(0)
     for block in _blocks(file, path):
         checksum = crc32(block.data[: -len(PADDING)], checksum)
         try:
-            found.add(content_of(split_plain_lines(block) if written.plain else split_lines(block)))
+            content.add(
+                content_of(split_plain_lines(block) if written.plain else split_lines(block))
+            )
         except CorruptTableError as error:
             return error.problem
     if checksum != written.checksum:
         return "its bytes differ from those that were written"
-    return _difference(found, written.content)
+    return _difference(content, written.content)
 
 
 def _difference(theirs: RangeContent, ours: RangeContent) -> str | None:

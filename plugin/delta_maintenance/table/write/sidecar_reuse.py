@@ -144,15 +144,15 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
     """
     base = require_reusable(snapshot, spec)
     named = snapshot.log.named_in_tail
-    found = snapshot.log.searched_sidecars
+    searched = snapshot.log.searched_sidecars
     limit = spec.deleted_after_ms
     expired = {
         each.path: require_expired(each, *count_expired(base, each.path, limit))
-        for each in with_expired(found, spec)
+        for each in with_expired(searched, spec)
         if limit is not None
     }
     return surveyed(
-        base, found, spec, expired=expired, adds=named.adds, tombstones=named.tombstones
+        base, searched, spec, expired=expired, adds=named.adds, tombstones=named.tombstones
     )
 
 
@@ -275,9 +275,9 @@ def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
         return bool(theirs == ours)
     if not pa.types.is_struct(theirs):
         return False
-    found = {field.name: field.type for field in theirs}
-    return found.keys() == {field.name for field in ours} and all(
-        _same_type(found[field.name], field.type) for field in ours
+    fields_by_name = {field.name: field.type for field in theirs}
+    return fields_by_name.keys() == {field.name for field in ours} and all(
+        _same_type(fields_by_name[field.name], field.type) for field in ours
     )
 
 

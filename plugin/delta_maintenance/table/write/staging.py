@@ -79,8 +79,8 @@ def publish(staged: Staging, store: Store, name: str) -> FileStatus:
         with staged.path(name).open("rb") as source, store.create(path) as target:
             shutil.copyfileobj(source, target, 1 << 20)
     except FileExistsError:
-        found = store.stat(path)
-        if found is None or found.size or size > MOST_REPLACED:
+        published = store.stat(path)
+        if published is None or published.size or size > MOST_REPLACED:
             raise
         # Its writer has died, or will replace this file by a checkpoint of the same version. At no
         # time is the name without a checkpoint, as it would be after a deletion.
@@ -112,7 +112,7 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
     import pyarrow.parquet as pq
 
     path = f"{LOG_DIRECTORY}/{name}"
-    found = Tally()
+    tally = Tally()
     with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
         known = _filter_of(staged, name, summary)
         for action in FILE_COLUMNS:
@@ -122,10 +122,10 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
                 rows = rows.filter(pc.is_valid(rows))
                 table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
                 none = table.slice(0, 0)
-                found.include(*((table, none) if action == "add" else (none, table)))
+                tally.include(*((table, none) if action == "add" else (none, table)))
                 if known is not None and not _knows_all(known, table["path"]):
                     raise _different(path, "its filter does not contain all of its files")
-    _require_files(path, found, summary.tally)
+    _require_files(path, tally, summary.tally)
 
 
 def _knows_all(known: MembershipFilter, paths: pa.ChunkedArray) -> bool:

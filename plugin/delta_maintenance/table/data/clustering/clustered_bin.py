@@ -81,9 +81,9 @@ def clustered_bin(
         with closing(sources):
             for number, batches in enumerate(sources):
                 sources.help()
-                for found in batches:
-                    live = found.live()
-                    digest.add(found.batch, found.gone())
+                for batch_rows in batches:
+                    live = batch_rows.live()
+                    digest.add(batch_rows.batch, batch_rows.gone())
                     if live.num_rows:
                         sorter.add(number, live)
         size = sum(source.size for source in work.sources)
@@ -131,8 +131,8 @@ def key_columns(
     )
     reader = DataFileReader(store, narrow)
     for number in range(len(work.sources)):
-        for found in source_rows(reader, work, number):
-            yield found.live()
+        for file_rows in source_rows(reader, work, number):
+            yield file_rows.live()
 
 
 def written(

@@ -59,9 +59,9 @@ class CurveKeys:
 
     def ranked(self, keys: pa.RecordBatch) -> tuple[list[Ranks], Ranks]:
         """Returns the ranks of clustering columns, and the keys of their rows."""
-        found = list(zip(self.columns.values(), keys.columns, strict=True))
-        ranks = [column.ranks(values) for column, values in found]
-        bits = [column.bits for column, _ in found]
+        columns_with_ranks = list(zip(self.columns.values(), keys.columns, strict=True))
+        ranks = [column.ranks(values) for column, values in columns_with_ranks]
+        bits = [column.bits for column, _ in columns_with_ranks]
         return ranks, curve_keys(ranks, bits, self.clustering.curve)
 
     def points(self, sample: pa.RecordBatch) -> Ranks:

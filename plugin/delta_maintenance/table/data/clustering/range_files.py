@@ -24,8 +24,8 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 def keys_of(rows: pa.RecordBatch) -> Ranks:
     """Returns the keys of rows."""
-    found: Ranks = rows.column(rows.num_columns - 1).to_numpy()
-    return found
+    row_keys: Ranks = rows.column(rows.num_columns - 1).to_numpy()
+    return row_keys
 
 
 class RangeFile:

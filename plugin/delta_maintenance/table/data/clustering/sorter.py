@@ -120,9 +120,9 @@ class RowSorter:
         sample = self._sample()
         for batch in self._sampled():
             sample.offer(self._clustering.key_columns(batch))
-        found = sample.rows()
-        assert found is not None
-        keys = self._learn_from(found)
+        sampled_rows = sample.rows()
+        assert sampled_rows is not None
+        keys = self._learn_from(sampled_rows)
         size = sample.count * self._held_bytes // max(1, self._held_rows)
         ranges = min(MOST_FILES // 2, -(-2 * size // sort_bytes))
         self._folder = self._stack.enter_context(scratch_folder())
@@ -158,10 +158,10 @@ class RowSorter:
         sample = self._sample()
         for rows in file.read():
             sample.offer(rows.select([KEY]))
-        found = sample.rows()
-        assert found is not None and file.greatest is not None
+        sampled_rows = sample.rows()
+        assert sampled_rows is not None and file.greatest is not None
         ranges = min(MOST_FILES // 2, -(-2 * file.bytes // self._clustering.sort_bytes))
-        cuts = cuts_between(keys_of(found), ranges)
+        cuts = cuts_between(keys_of(sampled_rows), ranges)
         # A cut between two keys of the file, so that each part is smaller.
         cuts = np.unique(np.append(cuts, np.uint64(file.greatest)))
         parts = self._range_files(cuts)
@@ -198,8 +198,8 @@ class RowSorter:
         sample = self._sample()
         for batch in batches:
             sample.offer(batch)
-        found = sample.rows()
-        return None if found is None else self._learn_from(found)
+        sampled_rows = sample.rows()
+        return None if sampled_rows is None else self._learn_from(sampled_rows)
 
     def _learn_from(self, sample: pa.RecordBatch) -> Ranks:
         """Determines the ranks of all columns from a sample. Returns the keys of the sample."""

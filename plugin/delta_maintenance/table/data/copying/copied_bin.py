@@ -236,16 +236,16 @@ def _opened(
     try:
         with reading_sources():
             opened = partial(store.open, location_of(store, source.path))
-            found = CopySource.of(
+            copy_source = CopySource.of(
                 opened, spec.files, own, size=source.size, least=least, budget=budget
             )
     except NotCopiedError:
         return None
-    if found is None or source.num_records not in (None, found.metadata.num_rows):
+    if copy_source is None or source.num_records not in (None, copy_source.metadata.num_rows):
         return None
-    if not has_bloom_filters(found.metadata, spec.required_filters):
+    if not has_bloom_filters(copy_source.metadata, spec.required_filters):
         return None
-    return found
+    return copy_source
 
 
 def _divided(source: _Source, found: CopySource, deleted: BitMap64) -> _Source:
@@ -385,15 +385,17 @@ class _Copy:
                     continue
                 yield from map(_of_encoded, encoder.flush())
                 for at in groups:
-                    found = GroupSource(
+                    group_source = GroupSource(
                         tree=copy.groups[at],
                         metadata=copy.metadata.row_group(at),
                         created_by=created_by,
                         chunks=[(file, chunk) for chunk in self._chunks(copy, at)],
                         origin="first" if at == source.copied[0] else "next",
                     )
-                    self._written += found.metadata.num_rows
-                    yield found if copy.tracked[at] else self._tracked(found, tracking)
+                    self._written += group_source.metadata.num_rows
+                    yield (
+                        group_source if copy.tracked[at] else self._tracked(group_source, tracking)
+                    )
 
     def _chunks(self, copy: CopySource, group: int) -> list[Struct]:
         """Returns the column chunks of a row group, without the bounds of those with NaN."""

@@ -49,19 +49,19 @@ def without_columns(footer: Struct, names: Container[Value]) -> Struct | None:
     ]
     root = root.copy()
     root.put(NUM_CHILDREN, I32, (root.number(NUM_CHILDREN) or 0) - kept.count(False))
-    found = footer.copy()
-    found.put(fields.SCHEMA, LIST, ListValue(STRUCT, [root, *compress(elements, kept)]))
+    shorter_footer = footer.copy()
+    shorter_footer.put(fields.SCHEMA, LIST, ListValue(STRUCT, [root, *compress(elements, kept)]))
     groups = [_without(group, leaves) for group in footer.structs(fields.ROW_GROUPS)]
-    found.put(fields.ROW_GROUPS, LIST, ListValue(STRUCT, list(groups)))
+    shorter_footer.put(fields.ROW_GROUPS, LIST, ListValue(STRUCT, list(groups)))
     orders = footer.get(fields.COLUMN_ORDERS)
     if isinstance(orders, ListValue):
         rest = [*compress(orders.values, leaves)]
-        found.put(fields.COLUMN_ORDERS, LIST, ListValue(orders.element, rest))
+        shorter_footer.put(fields.COLUMN_ORDERS, LIST, ListValue(orders.element, rest))
     pairs = [
         pair for pair in footer.structs(fields.KEY_VALUES) if pair.get(fields.KEY) not in _SCHEMAS
     ]
-    found.put(fields.KEY_VALUES, LIST, ListValue(STRUCT, list(pairs)))
-    return found
+    shorter_footer.put(fields.KEY_VALUES, LIST, ListValue(STRUCT, list(pairs)))
+    return shorter_footer
 
 
 def _without(group: Struct, leaves: Sequence[bool]) -> Struct:

@@ -112,8 +112,8 @@ def read_back_copy(
         footer, _ = read_footer(file)
         trees = read_struct(footer)[0].structs(ROW_GROUPS)
         for number, (group, tree) in enumerate(zip(groups, trees, strict=True)):
-            found = parquet.metadata.row_group(number)
-            problem = _difference(file, group, tree, found, piece)
+            row_group = parquet.metadata.row_group(number)
+            problem = _difference(file, group, tree, row_group, piece)
             if problem is not None:
                 raise VerificationError(f"the new data file has {problem}", file=name)
         _require_row_tracking(parquet, name, groups, spec.layout)
@@ -135,17 +135,17 @@ def bounds_of(
     `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
     their own. A chunk with NaN must have no bounds (`nan_bounds`).
     """
-    found = chunk.statistics
-    if found is None or not found.has_null_count:
+    statistics = chunk.statistics
+    if statistics is None or not statistics.has_null_count:
         return None
-    nulls = int(found.null_count)
+    nulls = int(statistics.null_count)
     if not 0 <= nulls <= chunk.num_values:
         return None
     if not leaf.bounded or nulls == chunk.num_values:
         return ColumnBounds(nulls=nulls, kind=kind)
-    if not found.has_min_max:
+    if not statistics.has_min_max:
         return None
-    least, greatest = found.min_raw, found.max_raw
+    least, greatest = statistics.min_raw, statistics.max_raw
     if pa.types.is_string(kind):
         return _of_texts(nulls, kind, least, greatest, created_by)
     if pa.types.is_decimal(kind) and chunk.physical_type in _BYTES:
@@ -186,12 +186,12 @@ def _require_row_tracking(
         return
     columns = layout.row_tracking.schema.names
     for number, group in enumerate(groups):
-        found = TrackingChecksums()
+        checksums = TrackingChecksums()
         with reading_sources() if group.tracking is None else nullcontext():
-            complete = all(found.add(batch) for batch in parquet.batches(columns, (number,)))
+            complete = all(checksums.add(batch) for batch in parquet.batches(columns, (number,)))
         if group.tracking is None and not complete:
             raise NotCopiedError("rows have no row ID, although the footer says that all have one")
-        if group.tracking is not None and not (complete and found == group.tracking):
+        if group.tracking is not None and not (complete and checksums == group.tracking):
             raise VerificationError("the new data file has other row IDs", file=name)
 
 

@@ -303,14 +303,14 @@ def frame_of(
 
 def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
     """Returns key-value metadata as structs."""
-    found = []
+    entries = []
     for key, value in pairs.items():
         entry = Struct()
         entry.put(fields.KEY, BINARY, key)
         if value is not None:
             entry.put(fields.KEY_VALUE, BINARY, value)
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def _tracked(
@@ -352,8 +352,8 @@ def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
 
 
 def _states_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    found = chunk.statistics
-    return found is not None and bool(found.has_null_count) and found.null_count == 0
+    statistics = chunk.statistics
+    return statistics is not None and bool(statistics.has_null_count) and statistics.null_count == 0
 
 
 def _has_layout(parquet: ParquetInput, layout: DataFileLayout) -> bool:
@@ -416,15 +416,15 @@ def _is_consistent(parquet: ParquetInput, groups: Sequence[Struct]) -> bool:
 
     A wrong number would be copied with the rest of the footer.
     """
-    found = [parquet.metadata.row_group(at) for at in range(parquet.row_groups)]
-    rows = [group.num_rows for group in found]
+    row_groups = [parquet.metadata.row_group(at) for at in range(parquet.row_groups)]
+    rows = [group.num_rows for group in row_groups]
     if len(groups) != len(rows) or min(rows) < 0 or sum(rows) != parquet.rows:
         return False
     schema = parquet.parquet_schema
     repeats = [schema.column(at).max_repetition_level > 0 for at in range(len(schema))]
     return all(
         _agrees(Chunk.of(tree), group.column(at), group.num_rows, repeats=repeats[at])
-        for group, trees in zip(found, groups, strict=True)
+        for group, trees in zip(row_groups, groups, strict=True)
         for at, tree in enumerate(trees.structs(fields.COLUMNS))
     )
 
@@ -477,12 +477,12 @@ def _codecs(metadata: pq.FileMetaData) -> frozenset[str]:
 
 def _key_values(tree: Struct) -> Mapping[bytes, bytes | None]:
     """Returns the key-value metadata that readers of the new file may need."""
-    found: dict[bytes, bytes | None] = {}
+    values_by_key: dict[bytes, bytes | None] = {}
     for entry in tree.structs(fields.KEY_VALUES):
         key, value = _text(entry.get(fields.KEY)), entry.get(fields.KEY_VALUE)
         if key == _ARROW_SCHEMA or key.startswith(_SPARK):
-            found[key] = value if isinstance(value, bytes) else None
-    return found
+            values_by_key[key] = value if isinstance(value, bytes) else None
+    return values_by_key
 
 
 def _text(value: Value) -> bytes:
