@@ -216,7 +216,7 @@ class _Sums:
                 )
                 self._is_rough |= self._entry > SMALL_ENTRY
         elif page.encoding is not None and page.values:
-            levels, values = self._opened(chunk, page, codec)
+            levels, values = self._open_page(chunk, page, codec)
             total, largest = self._sizes(page, values)
             self._count(page, levels, total, largest)
 
@@ -244,7 +244,7 @@ class _Sums:
             is_rough=(self._is_rough or self._repeats) and not self._exact,
         )
 
-    def _opened(
+    def _open_page(
         self, chunk: PageBytes, page: Page, codec: str
     ) -> tuple[memoryview | None, memoryview | None]:
         """Returns the repetition levels and the values of a page, as far as they are needed."""

@@ -114,7 +114,7 @@ def guarded_batches(
             columns=list(columns),
             use_threads=sum(chunk.end - chunk.start for chunk in chunks) > _ALONE_BYTES,
         )
-        for batch in _joined(decoded, min(_BATCH_BYTES, limits.batch_bytes) // 2):
+        for batch in _join_batches(decoded, min(_BATCH_BYTES, limits.batch_bytes) // 2):
             expanded = _without_dictionaries(batch)
             left -= expanded.nbytes
             if left < 0:
@@ -232,26 +232,26 @@ def _batch_rows(stored: _Stored, chunks: Sequence[_Chunk], limits: ReadLimits) -
 def _row_bytes(chunk: _Chunk, pages: ChunkPages, limits: ReadLimits) -> float:
     """Estimates the size of a row's values of a column in bytes."""
     if pages.largest > limits.page_bytes:
-        raise _oversized(f"a page of {chunk.path} has {pages.largest} bytes", limits)
+        raise _oversized_error(f"a page of {chunk.path} has {pages.largest} bytes", limits)
     width: float = chunk.width or 0
     if chunk.width is None and pages.indexed:
         width = pages.entry
     if width > limits.value_bytes:
-        raise _oversized(f"a value of {chunk.path} may have {int(width)} bytes", limits)
+        raise _oversized_error(f"a value of {chunk.path} may have {int(width)} bytes", limits)
     if chunk.repeated:
         # All values may belong to one row, and a row cannot be divided.
         everything = pages.plain_bytes + chunk.values * (width + _VALUE_OVERHEAD)
         if pages.shares_prefixes:
             everything += chunk.values * pages.largest
         if everything > limits.log_memory:
-            raise _oversized(f"{chunk.path} may take {int(everything)} bytes", limits)
+            raise _oversized_error(f"{chunk.path} may take {int(everything)} bytes", limits)
         return everything / max(chunk.rows, 1)
     if pages.shares_prefixes:
         width = max(width, pages.largest)
     return max(width, pages.density) + _VALUE_OVERHEAD
 
 
-def _oversized(problem: str, limits: ReadLimits) -> OversizedFileError:
+def _oversized_error(problem: str, limits: ReadLimits) -> OversizedFileError:
     return OversizedFileError(f"{problem} in memory", remedy=limits.remedy())
 
 
@@ -274,7 +274,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _joined(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+def _join_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     """Joins small batches: rows that could be large often are not."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -312,7 +312,7 @@ class _Stored(FileForArrow):
         wanted = [(chunk.start, min(chunk.end + _OLD_WRITERS_PADDING, size)) for chunk in chunks]
         spans = joined_ranges(wanted, gap=_CLOSE)
         if sum(end - start for start, end in spans) > limits.log_memory // 4:
-            raise _oversized("a compressed row group is too large for memory", limits)
+            raise _oversized_error("a compressed row group is too large for memory", limits)
         ranges = []
         for start, end in spans:
             source.seek(start)

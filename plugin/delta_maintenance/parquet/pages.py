@@ -116,7 +116,7 @@ class Page:
         body = memoryview(chunk[self.start : self.start + self.stored])
         before = sum(self.levels or ())
         if self.is_compressed and codec != "UNCOMPRESSED" and self.size > before:
-            return body[:before], _decompressed(body[before:], self.size - before, codec)
+            return body[:before], _decompress_body(body[before:], self.size - before, codec)
         return body[:before], body[before:]
 
 
@@ -363,7 +363,9 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
         deltas = np.zeros((len(widths), each), np.int64)
         for width in set(widths) - {0}:
             chosen = [number for number, found in enumerate(widths) if found == width]
-            deltas[chosen] = _unpacked(data, [starts[number] for number in chosen], width, each)
+            deltas[chosen] = _unpack_numbers(
+                data, [starts[number] for number in chosen], width, each
+            )
         deltas += np.array(least, np.int64)[:, None]
         values[0] = first
         values[1:] = first + np.cumsum(deltas.reshape(-1)[: count - 1])
@@ -372,7 +374,7 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
     return values, at
 
 
-def _decompressed(body: memoryview, size: int, codec: str) -> memoryview:
+def _decompress_body(body: memoryview, size: int, codec: str) -> memoryview:
     name = "lz4_raw" if codec == "LZ4" else codec.lower()
     data = pa.decompress(pa.py_buffer(body), decompressed_size=size, codec=name)
     return memoryview(data).cast("B")
@@ -422,7 +424,9 @@ def _fields(
     return found, at + 1
 
 
-def _unpacked(data: memoryview, starts: list[int], width: int, each: int) -> npt.NDArray[np.int64]:
+def _unpack_numbers(
+    data: memoryview, starts: list[int], width: int, each: int
+) -> npt.NDArray[np.int64]:
     """Unpacks `each` numbers of `width` bits from each of these positions."""
     stored = np.frombuffer(data, np.uint8)
     found = np.empty((len(starts), each), np.int64)

@@ -94,7 +94,7 @@ class CopiedChunk:
         if byte_range is not None:
             index, _ = read_struct(read_range(file, *byte_range))
             written, _ = read_struct(self.index or b"\0")
-            if _moved(index, self.source.start - chunk.start) != _moved(
+            if _move_pages(index, self.source.start - chunk.start) != _move_pages(
                 written, self.source.start - Chunk.of(self.tree).start
             ):
                 return False
@@ -141,7 +141,7 @@ def copy_chunk(source: BinaryIO, chunk: Chunk, *, to: int) -> tuple[CopiedChunk,
         source=chunk,
         tree=tree,
         crc=crc32(data),
-        index=None if index is None else struct_bytes(_moved(index, distance)),
+        index=None if index is None else struct_bytes(_move_pages(index, distance)),
         column_index=column_index,
         bloom_filter=bloom_filter,
     )
@@ -168,7 +168,7 @@ def _page_index(source: BinaryIO, chunk: Chunk) -> tuple[Struct | None, bytes | 
     return index, None if byte_range is None else read_range(source, *byte_range)
 
 
-def _moved(index: Struct, distance: int) -> Struct:
+def _move_pages(index: Struct, distance: int) -> Struct:
     """Returns an offset index whose pages were moved by so many bytes."""
     locations = []
     for location in index.structs(_PAGE_LOCATIONS):

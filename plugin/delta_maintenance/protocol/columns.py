@@ -119,7 +119,7 @@ def hash_between(
         rows = rows[lengths[rows] > at]
     for row in rows.tolist():
         text = data[int(starts[row]) + at : int(ends[row])]
-        hashes[row] = _mixed(int(hashes[row]), text)
+        hashes[row] = _mix_words(int(hashes[row]), text)
     hashes *= _FINAL
     return hashes ^ (hashes >> np.uint64(32))
 
@@ -138,7 +138,7 @@ def _hash_piece(texts: pa.StringArray) -> Hashes:
     return hash_between(buffer, offsets[:-1], offsets[1:])
 
 
-def _mixed(number: int, text: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
+def _mix_words(number: int, text: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
     """Mixes the words of one string into its hash, as `_mix` does for many."""
     multiplier, most = int(_MULTIPLIER), (1 << 64) - 1
     for at in range(0, len(text), _BLOCK):

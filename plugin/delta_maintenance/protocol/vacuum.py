@@ -317,7 +317,7 @@ def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> N
     if has_odd_segment(paths) or is_encoded(paths):
         odd = paths.filter(pc.match_substring_regex(paths, _MAYBE_ODD))
         if len(odd):
-            found.locations.append(_resolved(odd, roots))
+            found.locations.append(_resolve_paths(odd, roots))
     absolute = absolute_paths(paths)
     if absolute is not None:
         _collect_absolute(paths.filter(absolute), roots, found)
@@ -336,7 +336,7 @@ def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], found: Spelli
         found.names_outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
 
 
-def _resolved(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
+def _resolve_paths(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
     """Paths with `.` and `..` resolved, as far as they are below the root."""
     locations = []
     for root in roots:

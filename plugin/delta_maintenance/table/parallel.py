@@ -181,7 +181,7 @@ class ParallelChain(Generic[Item]):
             with self._changed:
                 work = None
                 if not self._open:
-                    work = self._claimed()
+                    work = self._claim_stream()
                 first = self._open[0]
                 if first.waiting:
                     item = first.waiting.popleft()
@@ -195,7 +195,7 @@ class ParallelChain(Generic[Item]):
                 else:
                     item = None
                     if work is None and (not first.is_busy or self._held < self._most):
-                        work = self._claimed()
+                        work = self._claim_stream()
                     if work is None:
                         self._changed.wait()
             if work is not None:
@@ -211,12 +211,12 @@ class ParallelChain(Generic[Item]):
                     if self._is_closed or not (self._left or any(map(_goes_on, self._open))):
                         return
                     if self._held < self._most:
-                        work = self._claimed()
+                        work = self._claim_stream()
                     if work is None:
                         self._changed.wait()
             self._produce(work)
 
-    def _claimed(self) -> _Stream[Item] | None:
+    def _claim_stream(self) -> _Stream[Item] | None:
         """Returns the first stream of which no thread produces an item, for the calling thread to
         do so; None if the next stream is just being opened, or if there is none.
         """

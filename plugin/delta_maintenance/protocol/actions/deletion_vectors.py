@@ -279,12 +279,12 @@ def z85_decode(text: str, size: int | None = None) -> bytes:
             raise ValueError("the last group is short")
         if filler:
             # Zero digits in place of the padding do not change the last bytes.
-            tail = _decoded(b"0" * filler + groups[len(groups) - 5 + filler :])
+            tail = _decode_groups(b"0" * filler + groups[len(groups) - 5 + filler :])
             if filler > 3 or any(tail[:filler]):
                 raise ValueError("more bytes than the filler leaves room for")
-            decoded = _decoded(groups[:-5]) + tail[filler:]
+            decoded = _decode_groups(groups[:-5]) + tail[filler:]
         else:
-            decoded = _decoded(groups)
+            decoded = _decode_groups(groups)
     except ValueError:
         raise CorruptTableError(
             f"the text {text!r} of a deletion vector is not valid Z85"
@@ -317,7 +317,7 @@ _RFC1924 = _DIGITS + _LOWER.upper() + _LOWER + b"!#$%&()*+-;<=>?@^_`{|}~"
 _RFC1924_TO_Z85 = bytes.maketrans(_RFC1924, Z85)
 
 
-def _decoded(groups: bytes) -> bytes:
+def _decode_groups(groups: bytes) -> bytes:
     """Decodes full groups of five digits; `ValueError` if one is invalid.
 
     An inline vector can have megabytes; `base64.b85decode` takes 0.2 seconds for each.

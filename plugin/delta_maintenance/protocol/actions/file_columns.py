@@ -197,7 +197,7 @@ def normalise(
         has_pairs = pa.types.is_map(batch[name].type) or batch[name].type == PAIRS
         if name == "partitionValues" and partition_keys and has_pairs:
             column = pa.chunked_array(
-                [_completed(chunk, partition_keys) for chunk in column.chunks], STRING_MAP
+                [_complete_maps(chunk, partition_keys) for chunk in column.chunks], STRING_MAP
             )
         columns[name] = column
     for name in batch.column_names:
@@ -276,7 +276,7 @@ def _of_strings(values: pa.MapArray) -> pa.MapArray:
     return pa.MapArray.from_arrays(ends, keys, items, mask=pc.is_null(values))
 
 
-def _completed(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
+def _complete_maps(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
     """Returns maps with exactly these keys, in this order; missing ones become null."""
     lengths = _lengths(values)
     complete = (lengths == len(keys)) | to_bools(pc.is_null(values))
@@ -299,7 +299,7 @@ _FEW_KEYS = 64
 
 
 def _completed_by_row(values: pa.MapArray, keys: Sequence[str]) -> pa.MapArray:
-    """Like `_completed`, for any number of keys: linear in the number of entries."""
+    """Like `_complete_maps`, for any number of keys: linear in the number of entries."""
     lengths = _lengths(values)
     rows = np.flatnonzero(to_bools(pc.is_valid(values)))
     first, count = values.offsets[0].as_py(), int(lengths.sum())

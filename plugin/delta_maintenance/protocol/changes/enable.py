@@ -136,7 +136,7 @@ def changed_table(
     configuration |= request.properties
     after = upgraded_protocol(
         protocol,
-        features=[*request.features, *_activated(protocol, request.properties)],
+        features=[*request.features, *_activated_features(protocol, request.properties)],
         reader_version=request.reader_version,
         writer_version=request.writer_version,
     )
@@ -162,7 +162,7 @@ def _require_complete(metadata: Metadata) -> None:
             )
 
 
-def _activated(protocol: Protocol, properties: Mapping[str, str]) -> list[str]:
+def _activated_features(protocol: Protocol, properties: Mapping[str, str]) -> list[str]:
     """The features that these property values activate and the table does not support yet."""
     return [
         rule.feature

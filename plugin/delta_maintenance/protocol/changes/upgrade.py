@@ -207,7 +207,7 @@ def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Pr
         current,
         min_reader_version=reader,
         min_writer_version=MAX_WRITER_VERSION,
-        reader_features=_listed(
+        reader_features=_extend_list(
             both,
             [
                 n
@@ -218,7 +218,7 @@ def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Pr
         )
         if reader == MAX_READER_VERSION
         else None,
-        writer_features=_listed(names, current.writer_features, spelling),
+        writer_features=_extend_list(names, current.writer_features, spelling),
     )
 
 
@@ -227,7 +227,7 @@ def _binds_readers(name: str) -> bool:
     return feature is not None and feature.kind is FeatureKind.READER_WRITER
 
 
-def _listed(
+def _extend_list(
     names: Iterable[str], before: Iterable[str] | None, spelling: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The list `before`, in its order and spelling, followed by the new names, sorted."""

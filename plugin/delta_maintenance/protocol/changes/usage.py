@@ -55,7 +55,7 @@ def first_of(*traces: MetadataTrace) -> MetadataTrace:
 
 def without_properties(*keys: str) -> MetadataChange:
     """A change that removes properties."""
-    return lambda metadata: _configured(metadata, dict.fromkeys(keys))
+    return lambda metadata: _with_configuration(metadata, dict.fromkeys(keys))
 
 
 def constraint(metadata: Metadata) -> str | None:
@@ -77,7 +77,9 @@ def without_mapping(metadata: Metadata) -> Metadata:
     """Removes column mapping: its properties, and the IDs and physical names of all fields."""
     if metadata.schema_string is None or mapped_column(metadata) is None:
         return metadata
-    removed = _configured(metadata, {column_mapping.MODE: None, column_mapping.MAX_COLUMN_ID: None})
+    removed = _with_configuration(
+        metadata, {column_mapping.MODE: None, column_mapping.MAX_COLUMN_ID: None}
+    )
     schema = column_mapping.without_mapping(metadata.schema_string)
     return replace(removed, schema_string=schema)
 
@@ -134,7 +136,7 @@ def with_classic_policy(metadata: Metadata) -> Metadata:
     """Sets the checkpoint policy to classic if it is another one."""
     if v2_policy(metadata) is None:
         return metadata
-    return _configured(metadata, {_POLICY: "classic"})
+    return _with_configuration(metadata, {_POLICY: "classic"})
 
 
 def row_ids(metadata: Metadata) -> str | None:
@@ -149,7 +151,7 @@ def row_ids(metadata: Metadata) -> str | None:
 def without_row_ids(metadata: Metadata) -> Metadata:
     """Suspends row tracking."""
     off = {row_tracking.ENABLED_PROPERTY: "false", row_tracking.SUSPENDED_PROPERTY: "true"}
-    return _configured(metadata, off)
+    return _with_configuration(metadata, off)
 
 
 commit_times: MetadataTrace = first_of(
@@ -168,13 +170,13 @@ def without_commit_times(metadata: Metadata) -> Metadata:
     }
     if is_on(in_commit_timestamps.ENABLED_PROPERTY)(metadata) is not None:
         off[in_commit_timestamps.ENABLED_PROPERTY] = "false"
-    return _configured(metadata, off)
+    return _with_configuration(metadata, off)
 
 
 _POLICY = "delta.checkpointPolicy"
 
 
-def _configured(metadata: Metadata, changes: Mapping[str, str | None]) -> Metadata:
+def _with_configuration(metadata: Metadata, changes: Mapping[str, str | None]) -> Metadata:
     kept = {key: value for key, value in metadata.configuration.items() if key not in changes}
     given = {key: value for key, value in changes.items() if value is not None}
     return replace(metadata, configuration={**kept, **given})

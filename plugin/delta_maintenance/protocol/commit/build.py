@@ -65,7 +65,7 @@ def build(attempt: Attempt, provenance: Provenance, *, now_ms: int) -> BuiltComm
     timestamp of the previous version is needed and not available.
     """
     timestamp = _in_commit_timestamp(attempt, now_ms)
-    actions = _stamped(attempt, provenance, timestamp, now_ms)
+    actions = _with_commit_info(attempt, provenance, timestamp, now_ms)
     state = row_tracking_state(attempt.protocol_after, attempt.metadata_after.configuration)
     if state is RowTrackingState.ENABLED and not attempt.preserves_row_ids:
         raise RefusedError(
@@ -95,7 +95,7 @@ def _in_commit_timestamp(attempt: Attempt, now_ms: int) -> int | None:
     return in_commit_timestamps.next_timestamp(now_ms, attempt.previous_ms)
 
 
-def _stamped(
+def _with_commit_info(
     attempt: Attempt, provenance: Provenance, timestamp: int | None, now_ms: int
 ) -> StagedActions:
     staged = attempt.actions

@@ -282,14 +282,14 @@ def _read_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
     if mine.reads.whole_table and other.removes.num_rows:
         path = other.removes["path"][0].as_py()
         return _conflict(Rule.DELETE, other, f"it removed {path}, which was read")
-    return _changed(mine, other, mine.reads.files, Rule.DELETE, "was read")
+    return _file_conflict(mine, other, mine.reads.files, Rule.DELETE, "was read")
 
 
 def _removed_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
-    return _changed(mine, other, mine.actions.removes, Rule.DELETE_TWICE, "was to be removed")
+    return _file_conflict(mine, other, mine.actions.removes, Rule.DELETE_TWICE, "was to be removed")
 
 
-def _changed(
+def _file_conflict(
     mine: Attempt, other: ConcurrentCommit, files: pa.Table | None, rule: Rule, why: str
 ) -> Conflict | None:
     """A conflict if the concurrent commit removed a file or changed its deletion vector."""

@@ -73,7 +73,7 @@ def _texts(values: pa.Array) -> pa.Array:
     if pa.types.is_null(kind):
         return values.cast(pa.string())
     if pa.types.is_string(kind):
-        return _quoted(values)
+        return _quote_texts(values)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
     if pa.types.is_struct(kind):
@@ -82,22 +82,22 @@ def _texts(values: pa.Array) -> pa.Array:
     elif pa.types.is_map(kind):
         items = pc.fill_null(_texts(values.items), "null")
         entries = pc.binary_join_element_wise(_texts(values.keys), items, ":")
-        texts = _joined("{", values.offsets, entries, "}")
+        texts = _join_objects("{", values.offsets, entries, "}")
     elif pa.types.is_list(kind):
         entries = pc.fill_null(_texts(values.values), "null")
-        texts = _joined("[", values.offsets, entries, "]")
+        texts = _join_objects("[", values.offsets, entries, "]")
     else:
         return pa.array([_scalar(value) for value in values.to_pylist()], pa.string())
     return pc.if_else(pc.is_valid(values), texts, pa.scalar(None, pa.string()))
 
 
-def _joined(opening: str, offsets: pa.Array, entries: pa.Array, closing: str) -> pa.Array:
+def _join_objects(opening: str, offsets: pa.Array, entries: pa.Array, closing: str) -> pa.Array:
     # Copied, because `from_arrays` does not accept the sliced offsets of a sliced array.
     lists = pa.ListArray.from_arrays(pa.array(offsets.to_numpy().copy(), pa.int32()), entries)
     return pc.binary_join_element_wise(opening, pc.binary_join(lists, ","), closing, "")
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
+def _quote_texts(texts: pa.Array) -> pa.Array:
     if pc.any(pc.match_substring_regex(texts, r'[\x00-\x1f"\\]')).as_py():
         texts = pc.replace_substring(texts, "\\", "\\\\")
         texts = pc.replace_substring(texts, '"', '\\"')

@@ -203,13 +203,15 @@ class DataFileLayout:
             case StructType(fields=fields):
                 return pa.struct([self._field(item) for item in fields])
             case ArrayType(element=element):
-                return pa.list_(self._nested("element", element, path, ids))
+                return pa.list_(self._nested_field("element", element, path, ids))
             case MapType(key=key, value=value):
-                keys = self._nested("key", key, path, ids).with_nullable(False)
-                return pa.map_(keys, self._nested("value", value, path, ids))
+                keys = self._nested_field("key", key, path, ids).with_nullable(False)
+                return pa.map_(keys, self._nested_field("value", value, path, ids))
         return arrow_type(kind, variants=True)
 
-    def _nested(self, name: str, kind: DeltaType, path: str, ids: Mapping[str, Any]) -> pa.Field:
+    def _nested_field(
+        self, name: str, kind: DeltaType, path: str, ids: Mapping[str, Any]
+    ) -> pa.Field:
         here = f"{path}.{name}"
         field_id = ids.get(here)
         metadata = None if field_id is None else {PARQUET_ID: str(field_id).encode()}

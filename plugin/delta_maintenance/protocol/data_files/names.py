@@ -41,7 +41,7 @@ def partition_folder(values: Mapping[str, str | None], columns: Sequence[str]) -
 
 def hive_folder(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
     """Like `partition_folder`, for the names that other engines expect, whatever they are."""
-    return "/".join(f"{_escaped(name)}={_folder_value(values.get(name))}" for name in columns)
+    return "/".join(f"{_escape_name(name)}={_folder_value(values.get(name))}" for name in columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,8 @@ def log_path(name: str) -> str:
 
 
 def _folder_value(value: str | None) -> str:
-    return _escaped(value) if value else NULL_PARTITION
+    return _escape_name(value) if value else NULL_PARTITION
 
 
-def _escaped(text: str) -> str:
+def _escape_name(text: str) -> str:
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)

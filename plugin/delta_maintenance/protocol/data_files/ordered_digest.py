@@ -201,7 +201,7 @@ class _Text(_Level):
         """Adds the texts that indices refer to."""
         last = self._dictionary
         if last is None or not last[0].equals(values.dictionary):
-            short, lengths = _shortened(values.dictionary)
+            short, lengths = _shorten_entries(values.dictionary)
             last = self._dictionary = values.dictionary, short, lengths
         _, short, lengths = last
         indices = values.indices
@@ -305,7 +305,7 @@ def _bytes_between(values: pa.Array, start: int, end: int) -> memoryview:
     return memoryview(b"" if data is None or start == end else data)[start:end]
 
 
-def _shortened(dictionary: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
+def _shorten_entries(dictionary: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int32]]:
     """Returns the entries of a dictionary, long ones replaced by their digests, and the lengths of
     all of them.
     """

@@ -84,10 +84,10 @@ def required_columns(
     schema = parse_schema(metadata.schema_string or "")
     mode = "none" if unmaps else column_mapping_mode(protocol, metadata.configuration)
     partitioned = {name.lower() for name in metadata.partition_columns}
-    return tuple(_required(schema, mode, (), partitioned, in_required=True))
+    return tuple(_required_fields(schema, mode, (), partitioned, in_required=True))
 
 
-def _required(
+def _required_fields(
     struct: StructType,
     mode: ColumnMappingMode,
     outer: tuple[StructField, ...],
@@ -107,4 +107,4 @@ def _required(
             )
         if isinstance(item.type, StructType):
             within = in_required and not item.nullable
-            yield from _required(item.type, mode, fields, partitioned, in_required=within)
+            yield from _required_fields(item.type, mode, fields, partitioned, in_required=within)

@@ -165,12 +165,12 @@ def row_sums(hashes: Hashes) -> RowSums:
     first = second = 0
     for at in range(0, len(hashes), _ROWS):
         part = hashes[at : at + _ROWS]
-        first += int(_finished(part, _FIRST, 33).sum(dtype=np.uint64))
-        second += int(_finished(part, _SECOND, 29).sum(dtype=np.uint64))
+        first += int(_finish_hashes(part, _FIRST, 33).sum(dtype=np.uint64))
+        second += int(_finish_hashes(part, _SECOND, 29).sum(dtype=np.uint64))
     return RowSums(len(hashes), first % _MODULUS, second % _MODULUS)
 
 
-def _finished(hashes: Hashes, by: tuple[np.uint64, np.uint64], shift: int) -> Hashes:
+def _finish_hashes(hashes: Hashes, by: tuple[np.uint64, np.uint64], shift: int) -> Hashes:
     distance = np.uint64(shift)
     mixed = hashes ^ (hashes >> distance)
     mixed *= by[0]
@@ -255,7 +255,7 @@ class _Fixed(_Column):
         if values.type != self._kind:
             values = values.cast(self._kind)
         width = int(self._kind.bit_width)
-        numbers = _fixed(values, _WORDS[width])
+        numbers = _fixed_words(values, _WORDS[width])
         return numbers if width == 64 else numbers.astype(np.int64).view(np.uint64)
 
 
@@ -465,7 +465,7 @@ def _is_large(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def _fixed(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:
+def _fixed_words(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(values.buffers()[1], word, len(values), values.offset * word.itemsize)
 
 

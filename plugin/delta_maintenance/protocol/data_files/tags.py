@@ -60,7 +60,7 @@ def with_compaction_tags(
     `outputs` are paths as in the log. They are null for removes that get no such tags because their
     rows are not contiguous from `offsets` on.
     """
-    into = pc.binary_join_element_wise('["', _escaped(outputs), '"]', "")
+    into = pc.binary_join_element_wise('["', _escape_paths(outputs), '"]', "")
     info = pc.binary_join_element_wise(
         '[{"rowOffsetInTarget":',
         pa.array(offsets, pa.int64()).cast(pa.string()),
@@ -71,7 +71,7 @@ def with_compaction_tags(
     )
     tags = removes["tags"]
     rows = [
-        _merged(old, target, where)
+        _merge_tags(old, target, where)
         for old, target, where in zip(
             tags.to_pylist(), into.to_pylist(), info.to_pylist(), strict=True
         )
@@ -114,7 +114,7 @@ def with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
     )
 
 
-def _merged(
+def _merge_tags(
     old: list[tuple[str, str]] | None, into: str | None, info: str | None
 ) -> list[tuple[str, str]] | None:
     if into is None or info is None:
@@ -125,7 +125,7 @@ def _merged(
     return [*kept, (COMPACTED_INTO, into), (COMPACTION_INFO, info)]
 
 
-def _escaped(paths: pa.StringArray) -> pa.Array:
+def _escape_paths(paths: pa.StringArray) -> pa.Array:
     # Encoded paths contain neither quotes nor backslashes; paths of other writers might.
     return pc.replace_substring(pc.replace_substring(paths, "\\", "\\\\"), '"', '\\"')
 

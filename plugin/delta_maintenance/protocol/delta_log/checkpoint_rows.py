@@ -144,7 +144,7 @@ class FileActionLayout:
         if self.partition_types is not None:
             columns["partitionValues_parsed"] = self._partition_values(columns["partitionValues"])
         for field in self.unknown_add_fields:
-            columns[field.name] = _carried(batch, field)
+            columns[field.name] = _carry_values(batch, field)
         return _struct(columns, self.add_type, batch.num_rows)
 
     def _removes(self, batch: pa.RecordBatch) -> pa.StructArray:
@@ -156,7 +156,7 @@ class FileActionLayout:
         columns["dataChange"] = pa.repeat(pa.scalar(False), batch.num_rows)
         columns["deletionVector"] = _cast_struct(columns["deletionVector"], self.vector_type)
         for field in self.unknown_remove_fields:
-            columns[field.name] = _carried(batch, field)
+            columns[field.name] = _carry_values(batch, field)
         return _struct(columns, self.remove_type, batch.num_rows)
 
     @property
@@ -197,8 +197,8 @@ class FileActionLayout:
                 vector_type = _merged_type(vector_type, schema.field("deletionVector").type)
         return replace(
             self,
-            unknown_add_fields=_merged(self.unknown_add_fields, _unknown(adds, ADD_TYPES)),
-            unknown_remove_fields=_merged(
+            unknown_add_fields=_merge_fields(self.unknown_add_fields, _unknown(adds, ADD_TYPES)),
+            unknown_remove_fields=_merge_fields(
                 self.unknown_remove_fields, _unknown(removes, REMOVE_TYPES)
             ),
             vector_type=vector_type,
@@ -380,7 +380,7 @@ def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
     return _cast_struct(array, kind) if pa.types.is_struct(kind) else array.cast(kind)
 
 
-def _carried(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+def _carry_values(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """The values of an unknown field in its checkpoint type, provided that no digit is lost."""
     try:
         values = _column(batch, field.name, field.type)
@@ -425,7 +425,7 @@ def _unknown(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> list[pa.Fie
     return [schema.field(name) for name in unknown_columns(schema.empty_table(), types)]
 
 
-def _merged(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tuple[pa.Field, ...]:
+def _merge_fields(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tuple[pa.Field, ...]:
     merged = {field.name: field for field in known}
     for field in found:
         _require_storable(field, "the file actions")

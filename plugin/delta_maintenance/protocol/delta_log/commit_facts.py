@@ -88,16 +88,16 @@ class CommitFacts:
         locations = pa.concat_arrays(known)
         lost = pa.concat_tables(expected).filter(pc.invert(pc.is_in(locations, there)))
         others = pc.is_in(lost["path"], pc.unique(files["path"]))
-        yield from _named("has another deletion vector for", lost.filter(others))
-        yield from _named("lacks live files:", lost.filter(pc.invert(others)))
+        yield from _name_files("has another deletion vector for", lost.filter(others))
+        yield from _name_files("lacks live files:", lost.filter(pc.invert(others)))
         removed = pc.is_in(keys, pc.unique(logical_file_keys(self.removed)))
-        yield from _named("has files that a commit removed:", files.filter(removed))
+        yield from _name_files("has files that a commit removed:", files.filter(removed))
         if self.is_exact and (is_complete or before is not None):
             unknown = pc.invert(pc.is_in(there, locations))
-            yield from _named("has files that no commit added:", files.filter(unknown))
+            yield from _name_files("has files that no commit added:", files.filter(unknown))
 
 
-def _named(problem: str, files: pa.Table) -> Iterator[str]:
+def _name_files(problem: str, files: pa.Table) -> Iterator[str]:
     if files.num_rows:
         more = f" and {files.num_rows - 1} others" if files.num_rows > 1 else ""
         yield f"{problem} {files['path'][0].as_py()}{more}"

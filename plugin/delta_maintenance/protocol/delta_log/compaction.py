@@ -116,12 +116,12 @@ def single_value(line: bytes) -> object:
 def _require_carried(name: str, found: SingleLines) -> None:
     actions = found.actions
     if actions.repeated:
-        raise _repeated(name, min(actions.repeated))
+        raise _repetition_error(name, min(actions.repeated))
     lost = sorted(actions.unknown)
     if actions.draft_high_water_mark is not None:
         lost.append("rowIdHighWaterMark")
     if lost:
-        raise _refused(name, f"a log compaction would lose the unknown actions {', '.join(lost)}")
+        raise _refusal(name, f"a log compaction would lose the unknown actions {', '.join(lost)}")
 
 
 def _require_unique(
@@ -140,7 +140,7 @@ def _require_unique(
     if len(repeats):
         row = int(suspects[order[repeats[0]]])
         path = lines.keys.array()[row].as_py().rpartition("\0")[2]
-        raise _repeated(files[int(lines.source[row])], path)
+        raise _repetition_error(files[int(lines.source[row])], path)
 
 
 def _without_nulls(value: object) -> object:
@@ -149,7 +149,7 @@ def _without_nulls(value: object) -> object:
     return value
 
 
-def _repeated(name: str, subject: str) -> CorruptTableError:
+def _repetition_error(name: str, subject: str) -> CorruptTableError:
     return CorruptTableError(
         f"the file contains two actions for {subject}",
         file=name,
@@ -157,7 +157,7 @@ def _repeated(name: str, subject: str) -> CorruptTableError:
     )
 
 
-def _refused(name: str, problem: str) -> RefusedError:
+def _refusal(name: str, problem: str) -> RefusedError:
     return RefusedError(
         problem, file=name, remedy="do not compact this range; readers read its commits instead"
     )

@@ -203,10 +203,10 @@ class FileHistory:
         deleted = np.maximum(self._deleted, 0)
         return Totals(
             first=self.first,
-            num_files=self._accumulated(np.ones_like(sizes)),
-            total_size=self._accumulated(sizes),
-            num_deletion_vectors=self._accumulated(has_vector),
-            num_deleted_rows=self._accumulated(deleted),
+            num_files=self._sum_weights(np.ones_like(sizes)),
+            total_size=self._sum_weights(sizes),
+            num_deletion_vectors=self._sum_weights(has_vector),
+            num_deleted_rows=self._sum_weights(deleted),
         )
 
     def violations(self, *, root: str) -> Iterator[RuleViolation]:
@@ -215,15 +215,15 @@ class FileHistory:
         locations = _locations(self._paths, root)
         for flag in (True, False):
             rows = np.flatnonzero(committed & (self._is_add == flag))
-            yield from self._grouped("repeated-file", rows[self._repeats(locations, rows)])
+            yield from self._group_violations("repeated-file", rows[self._repeats(locations, rows)])
         same = self._codes[1:] == self._codes[:-1]
         together = same & (self._versions[1:] == self._versions[:-1])
         both = together & (self._is_add[1:] != self._is_add[:-1])
-        yield from self._grouped("added-and-removed", np.flatnonzero(both) + 1)
-        yield from self._grouped("remove-of-absent-file", self._removes_of_absent)
+        yield from self._group_violations("added-and-removed", np.flatnonzero(both) + 1)
+        yield from self._group_violations("remove-of-absent-file", self._removes_of_absent)
         # Compared as written: two spellings of one path are two keys without deletion vectors.
-        written = _encoded(self._paths)
-        yield from self._grouped("two-live-vectors", self._second_vectors(written))
+        written = _encode_texts(self._paths)
+        yield from self._group_violations("two-live-vectors", self._second_vectors(written))
 
     def doubled_files(self, *, root: str) -> DoubledFiles:
         """The files of the newest version that a commit removed under another key.
@@ -241,7 +241,7 @@ class FileHistory:
         added = np.zeros(len(self.keys), bool)
         added[self._codes[self._is_add]] = True
         places = _locations(self._paths, root)
-        intended = _encoded(intended_locations(self._paths, root=root))
+        intended = _encode_texts(intended_locations(self._paths, root=root))
         # A key that was once added names another file, unless the location is the same.
         never_added = absent[~added[self._codes[absent]]]
         one = self._first_after(places, codes, starts, absent)
@@ -301,7 +301,7 @@ class FileHistory:
         paths = self._paths.take(integers(self._codes[rows]))
         return to_bools(pc.fill_null(pc.match_substring_regex(paths, _VECTOR), False))
 
-    def _accumulated(self, weights: Ints) -> Ints:
+    def _sum_weights(self, weights: Ints) -> Ints:
         """The sum of a weight over the live files, for every version."""
         before = np.zeros_like(weights)
         before[1:] = weights[:-1]
@@ -337,7 +337,7 @@ class FileHistory:
         offsets = np.repeat(running[starts] - change[starts], np.diff(np.append(starts, len(rows))))
         return np.sort(rows[(running - offsets > 1) & (change > 0)])
 
-    def _grouped(self, rule: str, rows: Ints) -> Iterator[RuleViolation]:
+    def _group_violations(self, rule: str, rows: Ints) -> Iterator[RuleViolation]:
         versions, first, counts = np.unique(
             self._versions[rows], return_index=True, return_counts=True
         )
@@ -413,8 +413,8 @@ def _take_paths(columns: Sequence[pa.ChunkedArray], rows: Ints) -> pa.Array:
 
 def _locations(paths: pa.StringArray, root: str) -> Ints:
     """A number for each path, equal for all spellings of one location."""
-    return _encoded(file_locations(paths, root=root))
+    return _encode_texts(file_locations(paths, root=root))
 
 
-def _encoded(texts: pa.Array) -> Ints:
+def _encode_texts(texts: pa.Array) -> Ints:
     return np.asarray(texts.dictionary_encode().indices.to_numpy(), np.int64)

@@ -68,7 +68,7 @@ class LogFile:
 def parse_log_file_name(name: str) -> LogFile:
     """The kind and parts of the file `name`, relative to `_delta_log`. Never raises."""
     for kind, encoding, pattern in _PATTERNS:
-        match = _compiled(pattern).fullmatch(name)
+        match = _compile_pattern(pattern).fullmatch(name)
         if match is None:
             continue
         groups = match.groupdict()
@@ -184,7 +184,7 @@ _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     # Compiled on first use: most logs contain little else than commits.
     return re.compile(pattern)
 

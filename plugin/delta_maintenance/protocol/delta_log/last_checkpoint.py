@@ -137,7 +137,7 @@ def canonical_form(value: Json, *, sort_whole_pairs: bool) -> str:
         pair
         for key, item in value.items()
         if key != "checksum"
-        for pair in _leaves(_quoted(key), item)
+        for pair in _leaves(_quote_text(key), item)
     ]
     order = "=".join if sort_whole_pairs else itemgetter(0)
     return ",".join("=".join(pair) for pair in sorted(pairs, key=order))
@@ -155,7 +155,7 @@ def checksum(value: Json, *, sort_whole_pairs: bool) -> str:
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _leaves(f"{path}+{_quoted(key)}", item)
+            yield from _leaves(f"{path}+{_quote_text(key)}", item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from _leaves(f"{path}+{index}", item)
@@ -165,11 +165,11 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, str):
-        return _quoted(value)
+        return _quote_text(value)
     return str(value) if isinstance(value, Decimal) else json.dumps(value)
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     return f'"{quote(text, safe="")}"'
 
 

@@ -79,7 +79,7 @@ def supported_features(protocol: Protocol) -> frozenset[str]:
     even if it is listed.
     """
     supported = set()
-    for name in _listed(protocol) | _implied(protocol):
+    for name in _listed(protocol) | _implied_features(protocol):
         feature = find_feature(name)
         if feature is None:
             supported.add(name)
@@ -429,7 +429,7 @@ def _require_features(protocol: Protocol, operation: Operation) -> None:
         names = set(protocol.reader_features or ())
         names |= {name for name in protocol.writer_features or () if _kind(name) is _BOTH}
     else:
-        names = _listed(protocol) | _implied(protocol)
+        names = _listed(protocol) | _implied_features(protocol)
     missing = {
         name: reason
         for name in sorted(names)
@@ -465,7 +465,7 @@ def _listed(protocol: Protocol) -> set[str]:
     return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
 
 
-def _implied(protocol: Protocol) -> set[str]:
+def _implied_features(protocol: Protocol) -> set[str]:
     if protocol.min_writer_version >= MAX_WRITER_VERSION:
         return set()
     return {

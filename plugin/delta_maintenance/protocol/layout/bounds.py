@@ -109,8 +109,8 @@ def column_bounds(
     counts = np.asarray(pc.fill_null(nulls, -1), np.int64)
     return ColumnBounds(
         kind=kind,
-        least=_shortened(_readable(moved_by_cut_offset(least, -1)), b""),
-        greatest=_shortened(
+        least=_shorten_texts(_readable(moved_by_cut_offset(least, -1)), b""),
+        greatest=_shorten_texts(
             _readable(moved_by_cut_offset(with_cut_microseconds(greatest), 1)), b"\xff"
         ),
         nulls=counts,
@@ -184,7 +184,7 @@ def _readable(values: pa.Array) -> pa.Array:
     return values.cast(pa.binary()) if pa.types.is_string(values.type) else values
 
 
-def _shortened(values: pa.Array, end: bytes) -> pa.Array:
+def _shorten_texts(values: pa.Array, end: bytes) -> pa.Array:
     """Cuts long texts, which some writers do not. `end` follows a text that was cut; a byte that
     is in no text makes it greater than every text with the same beginning.
     """

@@ -54,7 +54,7 @@ def overlaps(least: Keys, greatest: Keys, partition: Numbers | None = None) -> O
     count = len(least)
     if not count:
         return Overlap(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    order = _ordered(least, np.maximum(least, greatest))
+    order = _sort_ends(least, np.maximum(least, greatest))
     if partition is not None and partition.any():
         # A stable sort keeps the order in each partition.
         order = order[by_number(np.concatenate([partition, partition])[order])]
@@ -86,7 +86,7 @@ def histogram(depth: Numbers) -> dict[int, int]:
     return dict(zip(depths.tolist(), counts.tolist(), strict=True))
 
 
-def _ordered(least: Keys, greatest: Keys) -> Numbers:
+def _sort_ends(least: Keys, greatest: Keys) -> Numbers:
     """Sorts all ends. Where they are equal, the lower ends come first, because a range includes
     both of its ends.
     """

@@ -69,7 +69,7 @@ class _Reader:
                 column = self._column(name)
                 value = None if column is None else _value(literal, column)
                 if column is not None and value is not None:
-                    return _compared(column, sign, value)
+                    return _compare_bounds(column, sign, value)
             case OneOf(name, literals):
                 column = self._column(name)
                 if column is not None:
@@ -93,14 +93,14 @@ class _Reader:
                 lacking = (self.lacking(part, negated=negated) for part in (left, right))
                 return np.logical_or(*lacking)
             case Comparison(name, sign, _):
-                column = self._indexed(name)
+                column = self._indexed_column(name)
                 if column is not None and sign in ("<", "<=", ">", ">="):
                     is_upper = (sign[0] == ">") != negated
                     bound = column.greatest if is_upper else column.least
                     return to_bools(pc.is_null(bound)) & ~column.all_null
                 return ~self._all() if column is None else column.unknown
             case OneOf(name) | Prefix(name) if not negated:
-                column = self._indexed(name)
+                column = self._indexed_column(name)
                 return ~self._all() if column is None else column.unknown
         return ~self._all()
 
@@ -108,7 +108,7 @@ class _Reader:
         path = column_in(name, self._files.columns)
         return None if path is None else self._files.columns[path]
 
-    def _indexed(self, name: Path) -> ColumnBounds | None:
+    def _indexed_column(self, name: Path) -> ColumnBounds | None:
         column = self._column(name)
         return column if column is not None and column.is_indexed else None
 
@@ -122,15 +122,15 @@ class _Reader:
             return inside, ~inside & ~column.all_null
         # As Delta Spark does, which compares only the ends of the list with the bounds.
         ends = pc.min_max(listed)
-        above, _ = _compared(column, ">=", ends["min"])
-        below, _ = _compared(column, "<=", ends["max"])
+        above, _ = _compare_bounds(column, ">=", ends["min"])
+        below, _ = _compare_bounds(column, "<=", ends["max"])
         return column.unknown | (above & below), ~column.all_null
 
     def _all(self) -> Mask:
         return np.ones(self._files.count, np.bool_)
 
 
-def _compared(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[Mask, Mask]:
+def _compare_bounds(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[Mask, Mask]:
     least, greatest = column.least, column.greatest
     some = ~column.all_null
     match sign:

@@ -190,7 +190,7 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
     parsed, beside = _parsed_lines(files, odd)
     for index, single_lines in zip(odd, beside, strict=True):
         singles[index] = single_lines
-    return _concatenated(regular, parsed), singles
+    return _concatenate_lines(regular, parsed), singles
 
 
 _BLOCK_BYTES = 64 << 10
@@ -242,10 +242,14 @@ def _one_by_one(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[str, Any, 
     for _, line in lines:
         present = {name: value for name, value in parse_line(line).items() if value is not None}
         for name, value in present.items():
-            yield name, value, line.strip() + b"\n" if len(present) == 1 else _rendered(name, value)
+            yield (
+                name,
+                value,
+                line.strip() + b"\n" if len(present) == 1 else _render_action(name, value),
+            )
 
 
-def _rendered(name: str, value: object) -> bytes:
+def _render_action(name: str, value: object) -> bytes:
     text = json.dumps({name: value}, separators=(",", ":"), ensure_ascii=False)
     return text.encode() + b"\n"
 
@@ -310,7 +314,7 @@ def _single_action_lines(texts: pa.LargeStringArray, is_remove: Bools) -> pa.Lar
 
 def _one_action(line: str, name: str) -> str:
     actions = {key: value for key, value in parse_line(line.encode()).items() if value is not None}
-    return line if len(actions) == 1 else _rendered(name, actions[name]).decode()
+    return line if len(actions) == 1 else _render_action(name, actions[name]).decode()
 
 
 def _without_data_change(
@@ -322,7 +326,7 @@ def _without_data_change(
     return pc.if_else(pc.and_(once, pc.fill_null(data_change, False)), changed, texts)
 
 
-def _concatenated(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
+def _concatenate_lines(plain: FileActionLines, parsed: FileActionLines) -> FileActionLines:
     data = b"".join([*plain.texts(), parsed.data])
     ends = line_ends(data)
     return FileActionLines(

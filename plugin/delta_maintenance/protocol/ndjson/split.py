@@ -267,8 +267,8 @@ def split(
     lines = tuple(block.of(data))
     first = first_line + data.count(b"\n", 0, block.start)
     numbers = range(first, first + block.count)
-    head = _numbered(data[: block.start], first_line)
-    tail = _numbered(data[block.end :], numbers.stop)
+    head = _number_lines(data[: block.start], first_line)
+    tail = _number_lines(data[block.end :], numbers.stop)
     return CommitText(name, lines, numbers, (*head, *tail), block)
 
 
@@ -365,7 +365,7 @@ def _file_block(data: bytes) -> FileBlock | None:
 
 def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
     files, numbers, others = [], [], []
-    for number, line in _numbered(data, first_line):
+    for number, line in _number_lines(data, first_line):
         if line.startswith(_FILE_LINES) and not _has_second_action(line, 0, len(line)):
             files.append(line)
             numbers.append(number)
@@ -385,7 +385,7 @@ def _has_second_action(data: bytes, start: int, end: int) -> bool:
     return _SECOND_ACTION.search(data, start, end) is not None
 
 
-def _numbered(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+def _number_lines(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(data.split(b"\n"), first):
         if line.strip():
             yield number, line
@@ -424,7 +424,7 @@ def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitT
         if not text.isspace():
             piece = split(name, text, first_line=first_line)
             others += piece.other_lines
-            whole = _joined(whole, piece.block, start)
+            whole = _join_blocks(whole, piece.block, start)
             empty = False
         start += len(text)
         first_line += text.count(b"\n")
@@ -433,7 +433,7 @@ def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitT
     return CommitText(name, (), (), tuple(others), whole)
 
 
-def _joined(whole: FileBlock | None, block: FileBlock | None, start: int) -> FileBlock | None:
+def _join_blocks(whole: FileBlock | None, block: FileBlock | None, start: int) -> FileBlock | None:
     """Joins the block so far with the next one, `start` bytes further on, if they are adjacent."""
     if whole is None or block is None:
         return None

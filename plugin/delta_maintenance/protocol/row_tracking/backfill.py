@@ -153,7 +153,7 @@ class RowIdAudit:
             rows=self._rows,
             highest=self._highest,
             last_uncounted=last[1] if last is not None and last[0] == self._highest else None,
-            shared=self._shared(),
+            shared=self._shared_row_id(),
         )
 
     def _add_ids(self, files: pa.Table, *, live: bool) -> None:
@@ -172,7 +172,7 @@ class RowIdAudit:
             self._starts.append(known["baseRowId"].to_numpy())
             self._counts.append(pc.fill_null(counts, 1).to_numpy())
 
-    def _shared(self) -> int | None:
+    def _shared_row_id(self) -> int | None:
         if not self._starts:
             return None
         starts = np.concatenate(self._starts)

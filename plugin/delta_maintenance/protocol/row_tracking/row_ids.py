@@ -309,7 +309,7 @@ class UsedRowIds:
         levels = self._levels
         levels.append(IdRanges(union.firsts, union.lasts))
         while len(levels) > 1 and len(levels[-2]) <= 2 * len(levels[-1]):
-            levels[-2:] = [_merged(levels)]
+            levels[-2:] = [_merge_levels(levels)]
 
 
 def parts_of(batches: Iterable[Numbers], most: int) -> Iterator[IdRanges]:
@@ -373,7 +373,7 @@ def smallest(found: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers
     return parts[is_first], ids[is_first]
 
 
-def _merged(levels: list[IdRanges]) -> IdRanges:
+def _merge_levels(levels: list[IdRanges]) -> IdRanges:
     """Returns the union of the last two levels, and empties these to need less memory."""
     ranges = [np.concatenate([level.firsts for level in levels[-2:]])]
     ranges.append(np.concatenate([level.lasts for level in levels[-2:]]))

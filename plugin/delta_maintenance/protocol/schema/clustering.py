@@ -58,7 +58,7 @@ def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappi
         columns = value.get("clusteringColumns")
         if columns is None:
             return configuration
-        renamed = [_renamed(column, schema, mode) for column in columns]
+        renamed = [_rename_column(column, schema, mode) for column in columns]
     except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
         raise RefusedError(
             "the clustering columns of the table cannot be determined",
@@ -69,7 +69,7 @@ def with_logical_names(configuration: str, schema: StructType, mode: ColumnMappi
     return json.dumps({**value, "clusteringColumns": renamed}, separators=(",", ":"))
 
 
-def _renamed(column: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
+def _rename_column(column: Any, schema: StructType, mode: ColumnMappingMode) -> Any:
     path = _path(column)
     if path is None:
         raise LookupError(column)

@@ -69,15 +69,15 @@ def _render(value: Any) -> str:
             return str(value)
         case dict():
             items = (f"{_text(key)}:{_render(item)}" for key, item in value.items())
-            return f"{{{_joined(items)}}}"
+            return f"{{{_join_parts(items)}}}"
         case list():
-            return f"[{_joined(_render(item) for item in value)}]"
+            return f"[{_join_parts(_render(item) for item in value)}]"
         case str():
             return _text(value)
     return json.dumps(value)
 
 
-def _joined(parts: Iterable[str]) -> str:
+def _join_parts(parts: Iterable[str]) -> str:
     return ",".join(parts)
 
 

@@ -126,7 +126,7 @@ class StoredColumns:
         values that the type cannot represent.
         """
         try:
-            return self._converted(stored, field, column.type)
+            return self._convert_column(stored, field, column.type)
         except pa.ArrowNotImplementedError as error:
             raise UnsupportedFeatureError(
                 f"the column {column.name}: {error}",
@@ -166,7 +166,7 @@ class StoredColumns:
                 encoded = pa.types.is_dictionary(kind)
                 self._require_single(kind.value_type if encoded else kind, wanted)
 
-    def _converted(self, stored: pa.Array, field: pa.Field, wanted: DeltaType) -> pa.Array:
+    def _convert_column(self, stored: pa.Array, field: pa.Field, wanted: DeltaType) -> pa.Array:
         kind = stored.type
         if pa.types.is_null(kind):
             return pa.nulls(len(stored), self._type(wanted))
@@ -178,11 +178,11 @@ class StoredColumns:
             case ArrayType(element=element) if is_list(kind):
                 # `_nested` supports only this list layout.
                 stored = _as_list(stored)
-                values = self._converted(stored.values, kind.value_field, element)
+                values = self._convert_column(stored.values, kind.value_field, element)
                 return _nested(stored, pa.list_(values.type), values)
             case MapType(key=key, value=value) if pa.types.is_map(kind):
-                keys = self._converted(stored.keys, kind.key_field, key)
-                items = self._converted(stored.items, kind.item_field, value)
+                keys = self._convert_column(stored.keys, kind.key_field, key)
+                items = self._convert_column(stored.items, kind.item_field, value)
                 of = pa.map_(keys.type, items.type)
                 entries = pa.StructArray.from_arrays(
                     [keys, items], fields=[of.key_field, of.item_field]
@@ -202,7 +202,7 @@ class StoredColumns:
             children.append(
                 pa.nulls(len(stored), self._type(item.type))
                 if at is None
-                else self._converted(stored.field(at), fields[at], item.type)
+                else self._convert_column(stored.field(at), fields[at], item.type)
             )
         return pa.StructArray.from_arrays(
             children, fields=list(self._type(wanted)), mask=pc.is_null(stored)

@@ -66,7 +66,7 @@ def parse_partition_values(
     distinct = encoded.dictionary
     parse = _parser(delta_type, zone or UTC)
     texts = distinct.to_pylist()
-    parsed = [_parsed(text, parse) for text in texts]
+    parsed = [_parse_text(text, parse) for text in texts]
     if strict and _INVALID in parsed:
         text = texts[parsed.index(_INVALID)]
         raise CorruptTableError(
@@ -107,7 +107,7 @@ def is_valid(text: str, delta_type: DeltaType) -> bool:
     """Returns whether a text can be read as a value of a type; True for types of no partition."""
     if to_arrow_type(delta_type) is None:
         return True
-    return _parsed(text, _parser(delta_type, UTC)) is not _INVALID
+    return _parse_text(text, _parser(delta_type, UTC)) is not _INVALID
 
 
 def refusing_readers(text: str, delta_type: DeltaType) -> str | None:
@@ -216,7 +216,7 @@ _INVALID_REMEDY = (
 )
 
 
-def _parsed(text: str | None, parse: Callable[[str], Any]) -> Any:
+def _parse_text(text: str | None, parse: Callable[[str], Any]) -> Any:
     if not text:
         return None
     try:

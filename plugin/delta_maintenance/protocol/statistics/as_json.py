@@ -148,13 +148,13 @@ class _Reader:
         if _has_infinite_float32(raw, self._target):
             raise pa.ArrowInvalid("some number may be too large for its type")
         absent = pc.is_null(stats)
-        return self._typed(
+        return self._typed_columns(
             pa.StructArray.from_arrays(raw.flatten(), fields=list(raw.type), mask=absent)
         )
 
     def _read_one_by_one(self, stats: pa.Array) -> pa.StructArray:
         rows = [_parsed_object(text) for text in stats.cast(pa.binary()).to_pylist()]
-        return self._typed(self._column(rows, self._raw, ()))
+        return self._typed_columns(self._column(rows, self._raw, ()))
 
     def _column(self, values: Sequence[Any], kind: pa.DataType, path: Path) -> pa.Array:
         if not pa.types.is_struct(kind):
@@ -184,7 +184,7 @@ class _Reader:
             elif value is not None:
                 self.lost.add(path)
 
-    def _typed(self, raw: pa.StructArray) -> pa.StructArray:
+    def _typed_columns(self, raw: pa.StructArray) -> pa.StructArray:
         return self._typed_struct(merge_null_counts(raw, self.lost), self._target, ())
 
     def _typed_struct(

@@ -41,7 +41,7 @@ def align_statistics(parsed: pa.StructArray, statistics_type: pa.StructType) -> 
     table widened them; values are never rounded or truncated.
     """
     lost: set[Path] = set()
-    values = _aligned(merge_null_counts(parsed, lost), statistics_type, (), lost)
+    values = _align_column(merge_null_counts(parsed, lost), statistics_type, (), lost)
     return ConvertedStatistics(
         values=values, unreadable=none_unreadable(len(parsed)), lost=tuple(sorted(lost))
     )
@@ -91,7 +91,7 @@ def _overlap(one: pa.Array, other: pa.Array) -> bool:
     return bool(pc.any(pc.and_(pc.is_valid(one), pc.is_valid(other))).as_py())
 
 
-def _aligned(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path]) -> pa.Array:
+def _align_column(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path]) -> pa.Array:
     if not pa.types.is_struct(target):
         new = converted(column, target)
         if new.null_count > column.null_count:
@@ -110,7 +110,7 @@ def _aligned(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path])
         if child is None:
             children.append(pa.nulls(len(column), field.type))
         else:
-            children.append(_aligned(child, field.type, here, lost))
+            children.append(_align_column(child, field.type, here, lost))
     for name, extra in columns_by_name.items():
         lost.update(paths_with_values(extra, (*path, name)))
     return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(column))

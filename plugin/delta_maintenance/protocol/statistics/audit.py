@@ -172,7 +172,7 @@ class AuditedFiles:
     @cached_property
     def computed(self) -> Mask:
         """This library has computed the statistics, and bounds are missing or were suspect."""
-        return to_bools(pc.is_valid(self._unbounded))
+        return to_bools(pc.is_valid(self._unbounded_files))
 
     def without_null_count(self, leaf: StatisticsLeaf) -> Mask:
         """There is no number of nulls of a column, or an impossible one."""
@@ -245,7 +245,7 @@ class AuditedFiles:
     def _is_unbounded(self, leaf: StatisticsLeaf) -> Mask:
         if not self.computed.any():
             return np.zeros(len(self.parsed), np.bool_)
-        return is_tagged_unbounded(self._unbounded, leaf.path)
+        return is_tagged_unbounded(self._unbounded_files, leaf.path)
 
     def _omits(self, part: str) -> Mask:
         """The file states none of these bounds, because that of one column cannot be stated."""
@@ -254,7 +254,7 @@ class AuditedFiles:
         return none if may_have_nan else none & self.computed
 
     @cached_property
-    def _unbounded(self) -> pa.StringArray:
+    def _unbounded_files(self) -> pa.StringArray:
         return unbounded_columns(self.tags)
 
 

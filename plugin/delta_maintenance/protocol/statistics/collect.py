@@ -307,11 +307,13 @@ def _comparable(values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
     if pa.types.is_string(kind):
         return values.cast(pa.binary())
     if pa.types.is_date(kind):
-        return _viewed(values, pa.int32())
-    return _viewed(values, pa.int64()) if pa.types.is_timestamp(kind) else values
+        return _view_values(values, pa.int32())
+    return _view_values(values, pa.int64()) if pa.types.is_timestamp(kind) else values
 
 
-def _viewed(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+def _view_values(
+    values: pa.Array | pa.ChunkedArray, kind: pa.DataType
+) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([chunk.view(kind) for chunk in values.chunks], kind)
     return values.view(kind)

@@ -151,10 +151,10 @@ def _counts(texts: pa.StringArray) -> pa.Array:
     counts = pc.if_else(valid, integers(values), pa.scalar(None, pa.int64()))
     if certain.all():
         return counts
-    return _replaced(counts, certain, num_records(texts.filter(booleans(~certain))))
+    return _replace_counts(counts, certain, num_records(texts.filter(booleans(~certain))))
 
 
-def _replaced(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa.Array) -> pa.Array:
+def _replace_counts(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa.Array) -> pa.Array:
     """The counts, with those of uncertain rows from `parsed`, which has one for each of them."""
     rows = np.arange(len(counts))
     rows[~certain] = len(counts) + np.arange(len(parsed))

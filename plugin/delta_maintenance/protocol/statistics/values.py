@@ -105,11 +105,11 @@ def to_json_text(values: pa.Array, *, zoned: bool) -> pa.Array | None:
     if pa.types.is_decimal(kind):
         return _decimal_text(values)
     if pa.types.is_date(kind):
-        return _quoted(_date_text(values.cast(pa.date32())))
+        return _quote_texts(_date_text(values.cast(pa.date32())))
     if pa.types.is_timestamp(kind):
-        return _quoted(_timestamp_text(values, zone="Z" if zoned else ""))
+        return _quote_texts(_timestamp_text(values, zone="Z" if zoned else ""))
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _quoted(_escaped(values.cast(pa.string())))
+        return _quote_texts(_escape_texts(values.cast(pa.string())))
     return None
 
 
@@ -264,15 +264,15 @@ def _micros(text: str | None, *, zoned: bool) -> int | None:
     return micros if -(2**63) <= micros < 2**63 else None
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
+def _quote_texts(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise('"', texts, '"', "")
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
+def _escape_texts(texts: pa.Array) -> pa.Array:
     try:
         texts.validate(full=True)
     except pa.ArrowInvalid:
-        texts = in_parts(texts, _validated, _only_valid)
+        texts = in_parts(texts, _validate_texts, _only_valid)
     # One search over all bytes of the column is faster than a search in each value.
     raw = _bytes(texts)
     for char in ("\\", '"', *map(chr, range(0x20))):
@@ -290,7 +290,7 @@ def _bytes(texts: pa.StringArray) -> bytes:
     return raw
 
 
-def _validated(texts: pa.Array) -> pa.Array:
+def _validate_texts(texts: pa.Array) -> pa.Array:
     texts.validate(full=True)
     return texts
 

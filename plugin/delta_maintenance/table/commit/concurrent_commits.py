@@ -91,10 +91,10 @@ def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
     for version in range(snapshot.version + 1, newest + 1):
         entry = find_commit(snapshot.log.store, listing, version)
         if entry is None:
-            raise _vanished(snapshot, f"commit {version} was deleted")
+            raise _vanished_file(snapshot, f"commit {version} was deleted")
         entries.append(entry)
     commits = _read(snapshot, [e for e in entries if own is None or e.file.version != own.version])
-    return Advance(snapshot=_advanced(snapshot, entries, commits, own), commits=commits)
+    return Advance(snapshot=_advance_snapshot(snapshot, entries, commits, own), commits=commits)
 
 
 def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[ConcurrentCommit, ...]:
@@ -107,10 +107,10 @@ def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[ConcurrentCo
         commits = read_ahead(snapshot.log.store, entries, read)
         return tuple(commit for _, commit in commits)[::-1]
     except FileNotFoundError as error:
-        raise _vanished(snapshot, f"{error.filename} was deleted") from None
+        raise _vanished_file(snapshot, f"{error.filename} was deleted") from None
 
 
-def _advanced(
+def _advance_snapshot(
     snapshot: Snapshot,
     entries: Sequence[LogEntry],
     commits: Sequence[ConcurrentCommit],
@@ -143,7 +143,7 @@ def _advanced(
     in_commit = None
     if info is not None and is_active(replay.protocol, replay.metadata.configuration):
         in_commit = info.in_commit_timestamp
-    segment = _extended(snapshot.log.segment, entries)
+    segment = _extend_segment(snapshot.log.segment, entries)
     state = replace(
         state,
         protocol=replay.protocol,
@@ -165,11 +165,11 @@ def _advanced(
         ),
         timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
         warnings=snapshot.warnings,
-        reopen=lambda error: _advanced(snapshot.avoiding(error), entries, commits, own),
+        reopen=lambda error: _advance_snapshot(snapshot.avoiding(error), entries, commits, own),
     )
 
 
-def _extended(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
+def _extend_segment(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
     return replace(
         segment,
         version=segment.version + len(entries),
@@ -179,7 +179,7 @@ def _extended(segment: LogSegment, entries: Sequence[LogEntry]) -> LogSegment:
     )
 
 
-def _vanished(snapshot: Snapshot, problem: str) -> VanishedFileError:
+def _vanished_file(snapshot: Snapshot, problem: str) -> VanishedFileError:
     return VanishedFileError(
         f"{problem} after version {snapshot.version} was read",
         table=snapshot.table,

@@ -363,7 +363,7 @@ class _FileColumns:
                 remedy="see with fsck which other files have such row IDs",
             )
         fresh = pa.array(start + np.arange(batch.num_rows, dtype=np.int64))
-        return self._coalesced(batch, self._layout.row_id_column, fresh)
+        return self._coalesce_column(batch, self._layout.row_id_column, fresh)
 
     def _row_versions(self, batch: pa.RecordBatch) -> pa.Array:
         version = self._file.default_row_commit_version
@@ -373,9 +373,11 @@ class _FileColumns:
                 remedy="give row IDs to all files with backfill-row-ids",
             )
         fresh = pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows)
-        return self._coalesced(batch, self._layout.row_version_column, fresh)
+        return self._coalesce_column(batch, self._layout.row_version_column, fresh)
 
-    def _coalesced(self, batch: pa.RecordBatch, name: str | None, fresh: pa.Array) -> pa.Array:
+    def _coalesce_column(
+        self, batch: pa.RecordBatch, name: str | None, fresh: pa.Array
+    ) -> pa.Array:
         field = self._stored.hidden.get(name or "")
         if field is None:
             return fresh

@@ -75,8 +75,8 @@ def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
     """
     # A file with such a name cannot exist in any store.
     wanted = wanted.filter(_are_texts(wanted["location"]))
-    keys = _hashed(wanted["location"])
-    theirs = _hashed(files["path"])
+    keys = _hash_paths(wanted["location"])
+    theirs = _hash_paths(files["path"])
     rows = np.flatnonzero(np.isin(theirs, keys))
     files, theirs = files.take(integers(rows)), theirs[rows]
     distinct, first, counts = np.unique(theirs, return_index=True, return_counts=True)
@@ -150,7 +150,7 @@ def _are_texts(locations: pa.ChunkedArray) -> pa.BooleanArray:
     return pc.is_in(locations, value_set=valid_texts(_one(locations)).cast(pa.binary()))
 
 
-def _hashed(paths: pa.ChunkedArray) -> Hashes:
+def _hash_paths(paths: pa.ChunkedArray) -> Hashes:
     return np.concatenate([np.empty(0, np.uint64), *map(hash_paths, paths.chunks)])
 
 

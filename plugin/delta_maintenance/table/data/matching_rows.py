@@ -114,9 +114,11 @@ class RowCondition:
                 sides = [self._truth(part, values, partly=partly) for part in (left, right)]
                 return pc.coalesce(join(*sides), *sides) if partly else join(*sides)
             case Comparison(column, sign, value):
-                return self._compared(column, sign, value, values(column))
+                return self._compare_column(column, sign, value, values(column))
             case OneOf(column, literals):
-                each = (self._compared(column, "=", value, values(column)) for value in literals)
+                each = (
+                    self._compare_column(column, "=", value, values(column)) for value in literals
+                )
                 return reduce(pc.or_kleene, each)
             case IsNull(column):
                 is_null = pc.is_null(values(column))
@@ -126,7 +128,9 @@ class RowCondition:
             case Opaque(text):
                 raise invalid_condition(self.text, f"{text!r} is not understood")
 
-    def _compared(self, column: Names, sign: str, literal: Literal, values: pa.Array) -> pa.Array:
+    def _compare_column(
+        self, column: Names, sign: str, literal: Literal, values: pa.Array
+    ) -> pa.Array:
         names, kind = self._columns[column]
         if not names:
             return pa.array([False if sign == "<=>" else None] * len(values), pa.bool_())

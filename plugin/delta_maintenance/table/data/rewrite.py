@@ -135,7 +135,7 @@ def size_ratio(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> 
         for file, rows in zip(files, counts.to_pylist(), strict=True)
         if rows
     ]
-    copied = _copied(store, files, spec)
+    copied = _copied_sources(store, files, spec)
     decoded = [file for number, file in enumerate(files) if number not in copied]
     unchanged = sum(file.size for file in files) - sum(file.size for file in decoded)
     encoded = _encoded_ratio(store, decoded, spec)
@@ -263,7 +263,7 @@ def _require_one_partition(work: Bin) -> None:
             )
 
 
-def _copied(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> frozenset[int]:
+def _copied_sources(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> frozenset[int]:
     work = Bin(number=0, sources=tuple(files), reasons=(("small",),) * len(files))
     try:
         return copied_sources(store, work, spec)
@@ -277,11 +277,11 @@ def _encoded_ratio(store: Store, files: Sequence[SourceFile], spec: RewriteSpec)
     reader = DataFileReader(store, spec.files.layout)
     with DataFileWriter(kept, _SAMPLE, spec.files) as writer:
         for file in files:
-            before += _offered(reader, file, writer)
+            before += _offer_first_rows(reader, file, writer)
     return writer.result().size / before if before else None
 
 
-def _offered(reader: DataFileReader, file: SourceFile, writer: DataFileWriter) -> float:
+def _offer_first_rows(reader: DataFileReader, file: SourceFile, writer: DataFileWriter) -> float:
     """Writes the first rows of a file. Returns their share of the bytes of the file."""
     assert file.num_records
     rows = size = 0

@@ -165,7 +165,7 @@ class ActionsFile:
             columns = [
                 f"{action}.{name}"
                 for action in together
-                for name in self._wanted(action, asked[action])
+                for name in self._columns_to_read(action, asked[action])
             ]
             for batch in self._read(groups, columns, together):
                 found = [
@@ -213,7 +213,7 @@ class ActionsFile:
             columns_by_groups.setdefault(tuple(groups), []).append(top)
         return ((groups, columns) for groups, columns in columns_by_groups.items() if groups)
 
-    def _wanted(self, action: str, fields: Collection[str] | None) -> list[str]:
+    def _columns_to_read(self, action: str, fields: Collection[str] | None) -> list[str]:
         """Returns the columns of an action to read, below the column of the action."""
         present = self._children(action)
         if fields is None:

@@ -101,7 +101,7 @@ def active_files(
         _rows(adds, add_stands),
         _rows(removes, remove_stands),
         hashes[: adds.num_rows][add_stands],
-        None if ages is None else _repeated(adds, removes, hashes, ages),
+        None if ages is None else _repeated_path(adds, removes, hashes, ages),
     )
 
 
@@ -181,7 +181,9 @@ def tombstone_view(batch: pa.Table) -> pa.Table:
     )
 
 
-def _repeated(adds: pa.Table, removes: pa.Table, hashes: Hashes, ages: np.ndarray) -> str | None:
+def _repeated_path(
+    adds: pa.Table, removes: pa.Table, hashes: Hashes, ages: np.ndarray
+) -> str | None:
     """Returns the path of a file for which one commit has two actions.
 
     Among a million file actions, the probability of a false result is one in ten million.

@@ -85,10 +85,10 @@ class _Level:
             if adds.num_rows:
                 live.append(_hashes(adds))
                 sizes.append(_sizes(adds))
-                deleted.append(_deleted(adds))
+                deleted.append(_deleted_counts(adds))
             if batch.tombstones.num_rows:
                 tombstones.append(_hashes(batch.tombstones))
-        return cls._sorted(
+        return cls._sort_files(
             np.concatenate(live),
             np.concatenate(sizes),
             np.concatenate(deleted),
@@ -96,7 +96,9 @@ class _Level:
         )
 
     @classmethod
-    def _sorted(cls, live: Hashes, sizes: _Counts, deleted: _Counts, tombstones: Hashes) -> Self:
+    def _sort_files(
+        cls, live: Hashes, sizes: _Counts, deleted: _Counts, tombstones: Hashes
+    ) -> Self:
         order = np.argsort(live, kind="stable")
         return cls(
             live[order],
@@ -123,15 +125,15 @@ class _Level:
         lost = _counts(self.sizes[gone], self.deleted[gone], len(superseded))
         level = self
         if len(gone):
-            level = replace(level, gone=_marked(level.gone, gone))
+            level = replace(level, gone=_mark_rows(level.gone, gone))
         if len(superseded):
-            level = replace(level, superseded=_marked(level.superseded, superseded))
+            level = replace(level, superseded=_mark_rows(level.superseded, superseded))
         return level, lost
 
     def merged(self, newer: _Level) -> _Level:
         """Merges the remaining files of two neighbouring levels."""
         both = (self, newer)
-        return _Level._sorted(
+        return _Level._sort_files(
             np.concatenate([level.live[~level.gone] for level in both]),
             np.concatenate([level.sizes[~level.gone] for level in both]),
             np.concatenate([level.deleted[~level.gone] for level in both]),
@@ -150,7 +152,7 @@ def _locations(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
     return row_counts
 
 
-def _marked(flags: _Flags, at: _Counts) -> _Flags:
+def _mark_rows(flags: _Flags, at: _Counts) -> _Flags:
     marked = flags.copy()
     marked[at] = True
     return marked
@@ -187,7 +189,7 @@ def _sizes(adds: pa.Table) -> _Counts:
     return np.asarray(pc.fill_null(adds["size"], 0).to_numpy(), np.int64)
 
 
-def _deleted(adds: pa.Table) -> _Counts:
+def _deleted_counts(adds: pa.Table) -> _Counts:
     if "deletionVector" not in adds.column_names:
         return np.full(adds.num_rows, -1, np.int64)
     vectors = adds["deletionVector"]

@@ -173,12 +173,12 @@ class KnownSums:
         changes = rolled.changes()
         if changes is None:
             return None
-        followed = self._followed(rolled, changes) if rolled.lines else self
+        followed = self._follow_commits(rolled, changes) if rolled.lines else self
         if followed is None or not _is_checkpointed(snapshot, self):
             return None
         return replace(followed, version=segment.version, commit=segment.last_commit)
 
-    def _followed(self, rolled: RolledCommits, changes: FileChanges) -> KnownSums | None:
+    def _follow_commits(self, rolled: RolledCommits, changes: FileChanges) -> KnownSums | None:
         if self.with_vectors or self.vectors or changes.vectors or changes.deleted_rows:
             # Removes need not state the number of rows that their files had.
             return None
@@ -215,12 +215,12 @@ def _known(
     the last one always has.
     """
     if memory is not None:
-        yield _remembered(snapshot, memory)
+        yield _remembered_sums(snapshot, memory)
     yield _by_checksum(snapshot, checksums, small_bytes)
     yield _replayed(snapshot)
 
 
-def _remembered(snapshot: Snapshot, memory: SumMemory) -> KnownSums | None:
+def _remembered_sums(snapshot: Snapshot, memory: SumMemory) -> KnownSums | None:
     try:
         return memory.at(snapshot)
     except FileNotFoundError:

@@ -67,7 +67,7 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
     """
     most = ReadLimits.of(store).text_bytes
     if listed.size > most:
-        raise _oversized(store, listed.path, str(listed.size), most)
+        raise _oversized_error(store, listed.path, str(listed.size), most)
     data = store.read(listed.path)
     if data and len(data) >= listed.size:
         return data
@@ -79,7 +79,7 @@ def read_text(store: Store, path: str, *, may_be_empty: bool = False) -> bytes:
     most = ReadLimits.of(store).text_bytes
     data = store.read_head(path, most + 1)
     if len(data) > most:
-        raise _oversized(store, path, f"more than {most}", most)
+        raise _oversized_error(store, path, f"more than {most}", most)
     return data if data or may_be_empty else _read_again(store, path, data)
 
 
@@ -108,7 +108,7 @@ def read_ahead(
         if entry.status.size > _SMALL_BYTES:
             break
         started, busy = perf_counter(), thread_time()
-        made = _named(read, entry)
+        made = _with_file_name(read, entry)
         waits += perf_counter() - started - (thread_time() - busy) > _LONG_WAIT
         yield entry, made
         left -= 1
@@ -150,7 +150,7 @@ def _read_again(store: Store, path: str, data: bytes) -> bytes:
     return data
 
 
-def _oversized(store: Store, path: str, size: str, most: int) -> OversizedFileError:
+def _oversized_error(store: Store, path: str, size: str, most: int) -> OversizedFileError:
     return OversizedFileError(
         f"the file has {size} bytes, of which at most {most} may be read",
         table=store.root,
@@ -189,7 +189,7 @@ def _by_threads(
     entries: Sequence[LogEntry], read: Callable[[LogEntry], T], threads: int
 ) -> Iterator[tuple[LogEntry, T]]:
     def read_all(group: Sequence[LogEntry]) -> list[T]:
-        return [_named(read, entry) for entry in group]
+        return [_with_file_name(read, entry) for entry in group]
 
     waiting: deque[tuple[Sequence[LogEntry], int, Future[list[T]]]] = deque()
     ahead = 0
@@ -227,7 +227,7 @@ def _groups(entries: Sequence[LogEntry], threads: int) -> Iterator[Sequence[LogE
         yield group
 
 
-def _named(read: Callable[[LogEntry], T], entry: LogEntry) -> T:
+def _with_file_name(read: Callable[[LogEntry], T], entry: LogEntry) -> T:
     try:
         return read(entry)
     except FileNotFoundError as error:

@@ -81,7 +81,7 @@ def newest_sound_checkpoint(
             skipped.append(f"skipped {files.name}: the commit of its version was deleted")
             continue
         try:
-            return _opened(store, files), tuple(skipped)
+            return _open_checkpoint(store, files), tuple(skipped)
         except UnusableCheckpointError as error:
             skipped.append(f"skipped {files.name}: {error.problem}")
     return None, tuple(skipped)
@@ -117,7 +117,7 @@ def require_every_commit(listing: LogListing, first: int, last: int) -> None:
             )
 
 
-def _opened(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
+def _open_checkpoint(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
     checkpoint = Checkpoint(store, files)
     protocol, metadata = checkpoint.singles.protocol, checkpoint.singles.metadata
     if protocol is None or metadata is None:

@@ -138,7 +138,7 @@ class ManagedStore(WrappedStore):
         return heapq.merge(published, wanted, key=lambda status: status.path)
 
     def stat(self, path: str) -> FileStatus | None:
-        commit = self._ratified(path)
+        commit = self._ratified_commit(path)
         staged = None if commit is None else self._store.stat(_staged_path(commit))
         entry = staged or self._store.stat(path)
         return entry and replace(entry, path=path)
@@ -157,7 +157,7 @@ class ManagedStore(WrappedStore):
 
     def _published_instead(self, read: Callable[[str], T], path: str) -> T:
         """Reads the staged file of a commit; the published one if it was cleaned up since."""
-        commit = self._ratified(path)
+        commit = self._ratified_commit(path)
         if commit is None:
             return read(path)
         try:
@@ -172,7 +172,7 @@ class ManagedStore(WrappedStore):
                 self._unreadable |= {commit}
             raise
 
-    def _ratified(self, path: str) -> ManagedCommit | None:
+    def _ratified_commit(self, path: str) -> ManagedCommit | None:
         """Returns the ratified commit at the path of a published one; None if there is none."""
         directory, _, name = path.rpartition("/")
         if directory != LOG_DIRECTORY:

@@ -91,7 +91,7 @@ def search_sidecars(
         summary = stated_summary(sidecar)
         is_named = None if summary is None else may_name(store, path, summary, locations)
         if summary is None or is_named is None:
-            return _searched(checkpoint, sidecar, path, locations)
+            return _search_sidecar(checkpoint, sidecar, path, locations)
         return SearchedSidecar(sidecar, path, summary, is_named)
 
     numbers = range(len(checkpoint.sidecars))
@@ -132,7 +132,7 @@ def read_filter(store: Store, path: str, summary: SidecarSummary) -> MembershipF
     return membership if len(membership.low) <= summary.tally.actions else None
 
 
-def _searched(
+def _search_sidecar(
     checkpoint: Checkpoint, sidecar: Sidecar, path: str, locations: NamedLocations
 ) -> SearchedSidecar:
     contents, is_named = SummaryBuilder(), False

@@ -168,7 +168,7 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
 
 
 def _summarize(store: Store) -> TableSummary | None:
-    entries, listing, oldest = _listed(store)
+    entries, listing, oldest = _list_log(store)
     segment = choose_segment(listing)
     newest = max(
         (
@@ -229,7 +229,7 @@ def _summarize(store: Store) -> TableSummary | None:
     )
 
 
-def _listed(store: Store) -> tuple[list[LogEntry], LogListing, int | None]:
+def _list_log(store: Store) -> tuple[list[LogEntry], LogListing, int | None]:
     """Lists the log from its newest checkpoint or earlier. Also returns the version of its oldest
     commit.
 

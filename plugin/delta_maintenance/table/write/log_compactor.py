@@ -123,7 +123,7 @@ def commit_lines(store: Store, commits: Sequence[LogEntry]) -> Iterator[TextLine
     """
     buffers: list[LogBuffer] = []
     batches = in_parallel(
-        lambda buffer: (buffer, split_lines(buffer.files())), _filled(store, commits, buffers)
+        lambda buffer: (buffer, split_lines(buffer.files())), _fill_buffers(store, commits, buffers)
     )
     for buffer, lines in batches:
         yield lines
@@ -234,7 +234,7 @@ def _piece(buffer: bytearray, end: int, path: str) -> BufferedFiles:
     return BufferedFiles((path,), (end,), memoryview(buffer)[: end + len(PADDING)])
 
 
-def _filled(
+def _fill_buffers(
     store: Store, commits: Sequence[LogEntry], buffers: list[LogBuffer]
 ) -> Iterator[LogBuffer]:
     """Yields buffers filled with commits; taken from `buffers`, or new if all are in use."""

@@ -202,7 +202,7 @@ class LocalSidecars:
         done = 0
         with RollingSidecars(self._staged, spec, self._new_id) as rolling:
             files = kept(
-                _changed(snapshot, spec, reuse, rolling),
+                _changed_actions(snapshot, spec, reuse, rolling),
                 root=snapshot.table,
                 deleted_after_ms=spec.deleted_after_ms,
                 commit_times=commit_times(snapshot),
@@ -387,7 +387,7 @@ def _sidecar(status: FileStatus) -> Sidecar:
     )
 
 
-def _changed(
+def _changed_actions(
     snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey, rolling: RollingSidecars
 ) -> Iterator[ActiveFiles]:
     """Yields the active file actions of the commits since the base, then those of each sidecar to

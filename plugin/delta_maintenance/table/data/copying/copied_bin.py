@@ -148,7 +148,7 @@ def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice |
     sources = []
     budget = _BUDGET
     for number, source in enumerate(work.sources):
-        copy = _opened(store, work, number, spec, own, least, budget)
+        copy = _open_source(store, work, number, spec, own, least, budget)
         found = _Source(number=number, size=source.size, copy=None)
         if copy is not None and codecs in (None, copy.frame.codecs):
             with reading_sources():
@@ -162,7 +162,7 @@ def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice |
         return None
     copied = {source.number: source for source in together}
     whole = (replace(each, copy=None, copied=(), decoded=()) for each in sources)
-    ordered = _ordered([copied.get(each.number, each) for each in whole], least)
+    ordered = _order_sources([copied.get(each.number, each) for each in whole], least)
     encodes = any(source.copy is None or source.decoded for source in ordered)
     if encodes or not all(source.is_tracked for source in ordered):
         joined = frame.with_encoded(own.frame, rows=encodes)
@@ -195,7 +195,7 @@ def _largest_family(sources: Sequence[_Source]) -> tuple[FileFrame | None, list[
     return max(usable, key=lambda each: sum(source.size for source in each[1]))
 
 
-def _ordered(sources: Sequence[_Source], least: int) -> list[_Source]:
+def _order_sources(sources: Sequence[_Source], least: int) -> list[_Source]:
     """Moves decoded sources that would make a small row group to the end."""
     first: list[_Source] = []
     last: list[_Source] = []
@@ -218,7 +218,7 @@ def _required_codecs(work: Bin, spec: RewriteSpec) -> frozenset[str] | None:
     return None if codec is None else frozenset({names.get(codec.lower(), codec.upper())})
 
 
-def _opened(
+def _open_source(
     store: Store,
     work: Bin,
     number: int,
@@ -355,9 +355,9 @@ class _Copy:
             offset = self._written
             if source.copy is None:
                 rows = source_rows(self._reader, self._work, source.number, data=next(contents))
-                yield from self._encoded(rows, encoder, digest)
+                yield from self._encode_rows(rows, encoder, digest)
             else:
-                yield from self._mixed(source, source.copy, encoder, digest)
+                yield from self._mix_groups(source, source.copy, encoder, digest)
             run = Run(
                 source=source.number,
                 output=len(self._outputs),
@@ -367,7 +367,7 @@ class _Copy:
             self._runs.append(run)
         yield from map(_of_encoded, encoder.flush())
 
-    def _mixed(
+    def _mix_groups(
         self, source: _Source, copy: CopySource, encoder: GroupEncoder, digest: RowsDigest
     ) -> Iterator[GroupSource]:
         missing = [at for at in source.copied if not copy.tracked[at]]
@@ -381,7 +381,7 @@ class _Copy:
             for is_copied, groups in groupby(order, key=copied.__contains__):
                 if not is_copied:
                     rows = source_rows(self._reader, self._work, source.number, groups=list(groups))
-                    yield from self._encoded(rows, encoder, digest)
+                    yield from self._encode_rows(rows, encoder, digest)
                     continue
                 yield from map(_of_encoded, encoder.flush())
                 for at in groups:
@@ -394,7 +394,9 @@ class _Copy:
                     )
                     self._written += group_source.metadata.num_rows
                     yield (
-                        group_source if copy.tracked[at] else self._tracked(group_source, tracking)
+                        group_source
+                        if copy.tracked[at]
+                        else self._add_row_tracking(group_source, tracking)
                     )
 
     def _chunks(self, copy: CopySource, group: int) -> list[Struct]:
@@ -408,7 +410,7 @@ class _Copy:
                         chunks[leaf] = without_bounds(chunks[leaf])
         return chunks
 
-    def _tracked(self, group: GroupSource, tracking: Iterator[FileRows]) -> GroupSource:
+    def _add_row_tracking(self, group: GroupSource, tracking: Iterator[FileRows]) -> GroupSource:
         """Adds the columns of row tracking to a copied row group."""
         batches, missing = [], group.metadata.num_rows
         while missing > 0:
@@ -426,7 +428,7 @@ class _Copy:
             tracking=checksums,
         )
 
-    def _encoded(
+    def _encode_rows(
         self, batches: Iterator[FileRows], encoder: GroupEncoder, digest: RowsDigest
     ) -> Iterator[GroupSource]:
         """Encodes decoded rows; yields row groups that are complete."""

@@ -242,7 +242,7 @@ def own_file(spec: DataFileSpec) -> OwnFile:
 def _copied_groups(sink: BinaryIO, sources: Iterable[GroupSource]) -> Iterator[CopiedGroup]:
     _write(sink, MAGIC)
     for number, source in enumerate(sources):
-        chunks = tuple(_copied(sink, file, Chunk.of(chunk)) for file, chunk in source.chunks)
+        chunks = tuple(_copy_chunk(sink, file, Chunk.of(chunk)) for file, chunk in source.chunks)
         yield CopiedGroup(
             tree=_group_tree(source, number, chunks),
             source=source.metadata,
@@ -253,7 +253,7 @@ def _copied_groups(sink: BinaryIO, sources: Iterable[GroupSource]) -> Iterator[C
         )
 
 
-def _copied(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
+def _copy_chunk(sink: BinaryIO, source: BinaryIO, chunk: Chunk) -> CopiedChunk:
     position = sink.tell()
     with reading_sources():
         copied, data = copy_chunk(source, chunk, to=position)
