@@ -18,7 +18,7 @@ from delta_maintenance.protocol.layout.bounds import (
     order_keys,
 )
 from delta_maintenance.protocol.layout.measures import (
-    Clustering,
+    PlannedClustering,
     Probes,
     mean_depth,
     probe,
@@ -90,7 +90,7 @@ def test_the_reads_after_clustering_are_those_of_sorted_rows(layout: str) -> Non
     values = LAYOUTS[layout](np.random.default_rng(5))
     files = files_of(values)
     drawn = sampled_values(files.columns[("a",)], files.rows)
-    planned = Clustering(files, target_bytes=1 << 20).by([("a",)], {("a",): drawn})
+    planned = PlannedClustering(files, target_bytes=1 << 20).by([("a",)], {("a",): drawn})
     ordered = np.sort(values.ravel()).reshape(FILES, ROWS)
     assert planned.count == FILES
     assert probed(planned, drawn).range.bytes == pytest.approx(counted(ordered, 0.01), rel=0.35)
@@ -108,7 +108,7 @@ def test_two_keys_share_the_slices_and_partitions_stay_apart() -> None:
     )
     drawn = sampled_values(column, files.rows)
     samples: dict[Path, pa.Array] = {("a",): drawn, ("b",): drawn}
-    planned = Clustering(files, target_bytes=1 << 20).by([("a",), ("b",)], samples)
+    planned = PlannedClustering(files, target_bytes=1 << 20).by([("a",), ("b",)], samples)
     # 50 files for each partition: 7 slices of each key.
     assert planned.count == 2 * 49
     assert probed(planned, drawn).point.bytes == pytest.approx(1 / 7, rel=0.2)

@@ -26,7 +26,7 @@ from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.protocol.columns import booleans, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.layout.bounds import numbers
-from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
@@ -43,7 +43,7 @@ class Marked:
     """The positions of all deleted rows: those that were deleted before, and expired ones."""
     now: BitMap64 = field(default_factory=BitMap64)
     """The positions of the live rows that have expired."""
-    remaining: ColumnBounds | None = None
+    remaining: ColumnStatistics | None = None
     """The bounds of the live rows that remain; None if the column needs no statistics."""
     problem: DeltaMaintenanceError | None = None
     """Why the file cannot be read."""

@@ -13,7 +13,7 @@ from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.layout.bounds import FileBounds, Mask, Path, order_keys
 from delta_maintenance.protocol.layout.measures import (
-    Clustering,
+    PlannedClustering,
     Probes,
     histogram,
     overlaps,
@@ -33,10 +33,10 @@ class Measured:
     """Drawn values of each measured column, ascending."""
     alone: dict[Path, Mask] = field(default_factory=dict)
     """Files that share no value of a column with another file of their partition."""
-    _clustering: Clustering = field(init=False)
+    _clustering: PlannedClustering = field(init=False)
 
     def __post_init__(self) -> None:
-        self._clustering = Clustering(self.files, target_bytes=self.target_bytes)
+        self._clustering = PlannedClustering(self.files, target_bytes=self.target_bytes)
 
     @property
     def weights(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -20,7 +20,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.parquet.nan_bounds import omits_bounds_of_nan
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
@@ -44,7 +44,7 @@ class FileWork:
     was_exact: bool = False
     """Whether it has a deletion vector, and gets statistics of its live rows."""
     rows: int = 0
-    bounds: dict[tuple[str, ...], ColumnBounds] = field(default_factory=dict)
+    bounds: dict[tuple[str, ...], ColumnStatistics] = field(default_factory=dict)
     to_decode: Sequence[int] = ()
     live: bool = False
     problem: DeltaMaintenanceError | None = None

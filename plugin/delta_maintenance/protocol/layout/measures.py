@@ -118,7 +118,7 @@ MOST_FILES = 100_000
 """The number of planned files, besides one for each partition; larger tables get larger files."""
 
 
-class Clustering:
+class PlannedClustering:
     """The clusterings of one table. Keeps the ranges of the columns that it has looked at."""
 
     def __init__(self, files: FileBounds, *, target_bytes: int) -> None:

@@ -26,7 +26,7 @@ from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.data_files.tags import UNBOUNDED, with_tag
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
-from delta_maintenance.protocol.statistics.collect import ColumnBounds, bound_array
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics, bound_array
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.protocol.statistics.stats import (
     align_statistics,
@@ -311,7 +311,7 @@ class ComputedStatistics:
 
     rows: int
     """Physical rows."""
-    bounds: Mapping[tuple[str, ...], ColumnBounds]
+    bounds: Mapping[tuple[str, ...], ColumnStatistics]
     """Those of the replaced columns, by physical path."""
     tight: bool = True
     """Whether they are those of the live rows."""

@@ -33,7 +33,7 @@ _DAY_MICROS = timedelta(days=1) // timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnBounds:
+class ColumnStatistics:
     """The statistics of one column for some rows."""
 
     nulls: int
@@ -45,7 +45,7 @@ class ColumnBounds:
     greatest: Any = None
     has_nan: bool = False
 
-    def joined(self, other: ColumnBounds) -> ColumnBounds:
+    def joined(self, other: ColumnStatistics) -> ColumnStatistics:
         """Returns the statistics for the rows of both."""
         both = self
         if self.least is None or other.least is None:
@@ -53,7 +53,7 @@ class ColumnBounds:
             least, greatest = both.least, both.greatest
         else:
             least, greatest = min(self.least, other.least), max(self.greatest, other.greatest)
-        return ColumnBounds(
+        return ColumnStatistics(
             nulls=self.nulls + other.nulls,
             kind=both.kind,
             least=least,
@@ -112,7 +112,7 @@ class StatisticsCollector:
                 batch.num_rows, None if leaf.positions is None else fields.at(leaf.positions)
             )
 
-    def offer_bounds(self, path: Sequence[str], bounds: ColumnBounds) -> None:
+    def offer_bounds(self, path: Sequence[str], bounds: ColumnStatistics) -> None:
         """Adds statistics of one column for some rows, without the rows."""
         self._by_path[tuple(path)].take_in(bounds)
 
@@ -121,7 +121,7 @@ class StatisticsCollector:
         for leaf in other._leaves:
             self._by_path[leaf.path].add(leaf)
 
-    def bounds(self, path: Sequence[str]) -> ColumnBounds:
+    def bounds(self, path: Sequence[str]) -> ColumnStatistics:
         """Returns the statistics of one column."""
         return self._by_path[tuple(path)].found
 
@@ -251,7 +251,7 @@ class _Leaf:
         extremes = pc.min_max(values)
         self._extend(extremes["min"].as_py(), extremes["max"].as_py())
 
-    def take_in(self, bounds: ColumnBounds) -> None:
+    def take_in(self, bounds: ColumnStatistics) -> None:
         self.nulls += bounds.nulls
         self.kind = bounds.kind
         self.has_nan = self.has_nan or bounds.has_nan
@@ -270,9 +270,9 @@ class _Leaf:
             self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
     @property
-    def found(self) -> ColumnBounds:
+    def found(self) -> ColumnStatistics:
         kind = pa.null() if self.kind is None else self.kind
-        return ColumnBounds(
+        return ColumnStatistics(
             nulls=self.nulls,
             kind=kind,
             least=self.least,
@@ -287,7 +287,7 @@ class _Leaf:
 
 
 def bound_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Returns bounds as `ColumnBounds.stated` returns them as values of a column of type `kind`.
+    """Returns bounds of `ColumnStatistics.stated` as values of a column of type `kind`.
 
     All digits of a floating-point number are kept: some readers compare floats as doubles, and
     fewer digits would be another number.

@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.columns import to_bools
 from delta_maintenance.protocol.layout.bounds import may_have_cut_offset, with_cut_microseconds
 from delta_maintenance.protocol.statistics.audit import AuditedFiles, Mask
-from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 
 _MOST_DIGITS = 76
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class StatisticsComparison:
     """The statistics of one column compared with the contents of files, one element per file."""
 
     wrong: Mask
@@ -39,11 +39,11 @@ class Comparison:
 def compare_column(
     audited: AuditedFiles,
     leaf: StatisticsLeaf,
-    contents: Sequence[ColumnBounds | None],
+    contents: Sequence[ColumnStatistics | None],
     *,
     physical_rows: pa.Int64Array,
     live: bool,
-) -> Comparison:
+) -> StatisticsComparison:
     """Compares the statistics of one column with the contents of each file, None where unknown.
 
     `live`: whether the contents are those of live rows, and not of all physical ones.
@@ -66,7 +66,7 @@ def compare_column(
     only_nulls = tight & to_bools(pc.fill_null(pc.equal(stated[2], live_rows), False))
     doubtful = np.where(known, ~exact & (excludes | differs | (only_nulls & ~all_null)), cut)
     wrong = exact & (excludes | misleads)
-    return Comparison(
+    return StatisticsComparison(
         wrong=wrong,
         loose=exact & ~audited.has_vector & loose & ~wrong,
         doubtful=doubtful,
@@ -78,7 +78,7 @@ def _compare_bounds(
     leaf: StatisticsLeaf,
     least: pa.Array,
     greatest: pa.Array,
-    contents: Sequence[ColumnBounds | None],
+    contents: Sequence[ColumnStatistics | None],
 ) -> tuple[Mask, Mask, Mask]:
     """Returns which bounds exclude values, which are wider than these, and which can be false
     because of a cut offset.

@@ -26,7 +26,7 @@ from delta_maintenance.parquet.footers import (
     STATISTICS,
 )
 from delta_maintenance.parquet.nan_bounds import omits_bounds_of_nan
-from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.table.data.copying.proof import bounds_of, is_integral
 
@@ -100,7 +100,7 @@ class AlikeFooters:
 
     def read(
         self, footers: Sequence[bytes]
-    ) -> tuple[Mask, list[int], list[tuple[ColumnBounds | None, ...]]]:
+    ) -> tuple[Mask, list[int], list[tuple[ColumnStatistics | None, ...]]]:
         """Returns which footers have this form, and the rows and the bounds of each of these.
 
         The number of rows is -1 if a footer contradicts itself.
@@ -120,11 +120,11 @@ class AlikeFooters:
 
     def _bounds(
         self, values: FooterValues, column: FooterColumn, rows: Numbers
-    ) -> list[ColumnBounds | None]:
+    ) -> list[ColumnStatistics | None]:
         kind = column.kind
         if not column.is_stored:
-            return [ColumnBounds(nulls=count, kind=kind) for count in rows.tolist()]
-        total: list[ColumnBounds | None] = [ColumnBounds(nulls=0, kind=kind)] * len(rows)
+            return [ColumnStatistics(nulls=count, kind=kind) for count in rows.tolist()]
+        total: list[ColumnStatistics | None] = [ColumnStatistics(nulls=0, kind=kind)] * len(rows)
         for group in range(self._groups if column.at is not None else 0):
             chunk_bounds = self._of_chunk(
                 values, column, (ROW_GROUPS, group, COLUMNS, column.at or 0, 3)
@@ -141,7 +141,7 @@ class AlikeFooters:
 
     def _of_chunk(
         self, values: FooterValues, column: FooterColumn, chunk: Place
-    ) -> list[ColumnBounds | None]:
+    ) -> list[ColumnStatistics | None]:
         count = values.count
         nulls = values.numbers((*chunk, STATISTICS, _NULLS))
         numbers = values.numbers((*chunk, NUM_VALUES))
@@ -161,9 +161,9 @@ class AlikeFooters:
             return [
                 None
                 if not sound
-                else ColumnBounds(nulls=some, kind=kind)
+                else ColumnStatistics(nulls=some, kind=kind)
                 if none
-                else ColumnBounds(nulls=some, kind=kind, least=low, greatest=high)
+                else ColumnStatistics(nulls=some, kind=kind, least=low, greatest=high)
                 for some, sound, none, low, high in zip(*facts, strict=True)
             ]
         chunks = (
@@ -207,7 +207,7 @@ class AlikeFooters:
 
 def safe_bounds(
     column: FooterColumn, chunk: pq.ColumnChunkMetaData | _Chunk, created_by: str
-) -> ColumnBounds | None:
+) -> ColumnStatistics | None:
     """Returns the bounds of a column chunk; None if the column must be decoded."""
     bounds = bounds_of(column.leaf, column.kind, chunk, created_by)
     if bounds is None or bounds.least is None or omits_bounds_of_nan(created_by):

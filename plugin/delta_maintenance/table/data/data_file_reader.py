@@ -32,7 +32,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.required_columns import RequiredColumn
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
-from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import filterable_paths
@@ -459,7 +459,7 @@ def row_statistics(
     leaves: Collection[StatisticsLeaf],
     *,
     live: bool,
-) -> Mapping[tuple[str, ...], ColumnBounds]:
+) -> Mapping[tuple[str, ...], ColumnStatistics]:
     """Returns the statistics of some columns, by physical path.
 
     Without `live`, deleted rows are included. Errors are those of `DataFileReader.read`.

@@ -31,7 +31,7 @@ from delta_maintenance.parquet.footers import end_of_file
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
 from delta_maintenance.protocol.schema.types import StructType
-from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.alike_footers import AlikeFooters, FooterColumn, safe_bounds
@@ -54,7 +54,7 @@ class FooterStatistics:
     rows: int
     """Physical rows."""
     created_by: str
-    bounds: tuple[ColumnBounds | None, ...]
+    bounds: tuple[ColumnStatistics | None, ...]
     """One for each column; None if the column must be decoded."""
 
 
@@ -175,12 +175,12 @@ class FooterReader:
         key_values, created_by = metadata.metadata, metadata.created_by or ""
         hybrid = is_hybrid(key_values, int96=False)
         groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
-        column_bounds: list[ColumnBounds | None] = []
+        column_bounds: list[ColumnStatistics | None] = []
         for column in self._columns(metadata, hybrid=hybrid):
             if not column.is_stored:
-                column_bounds.append(ColumnBounds(nulls=metadata.num_rows, kind=column.kind))
+                column_bounds.append(ColumnStatistics(nulls=metadata.num_rows, kind=column.kind))
                 continue
-            total: ColumnBounds | None = ColumnBounds(nulls=0, kind=column.kind)
+            total: ColumnStatistics | None = ColumnStatistics(nulls=0, kind=column.kind)
             for group in groups:
                 bounds = None
                 if column.at is not None and total is not None:

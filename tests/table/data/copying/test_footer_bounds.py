@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.protocol.statistics.collect import ColumnBounds
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.table.data.copying.proof import bounds_of
 from tests.support.rewrites.data_files import parquet
@@ -26,7 +26,7 @@ INSTANT = pa.timestamp("us", "UTC")
 
 def bounds(
     values: list[Any], kind: pa.DataType, *, created_by: str = ARROW, **options: Any
-) -> ColumnBounds | None:
+) -> ColumnStatistics | None:
     data = parquet(pa.table({"c": pa.array(values, kind)}), store_schema=False, **options)
     chunk = pq.read_metadata(io.BytesIO(data)).row_group(0).column(0)
     return bounds_of(LEAF, kind, chunk, created_by)
@@ -52,7 +52,7 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
     nulls = values.count(None)
     for created_by in (SPARK, ARROW):
         found = bounds(values, kind, created_by=created_by, store_decimal_as_integer=True)
-        assert found == ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+        assert found == ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
     # Decimals in bytes.
     assert bounds(values, kind) == found
 
@@ -62,7 +62,7 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
 def test_bounds_of_floats_are_believed_because_chunks_with_nan_have_none(
     kind: pa.DataType,
 ) -> None:
-    wanted = ColumnBounds(nulls=1, kind=kind, least=-0.5, greatest=1.5)
+    wanted = ColumnStatistics(nulls=1, kind=kind, least=-0.5, greatest=1.5)
     for created_by in (SPARK, ARROW, "parquet-rs version 60.0.0", ""):
         assert bounds([1.5, None, -0.5], kind, created_by=created_by) == wanted
     assert bounds([1.5], kind, write_statistics=False) is None

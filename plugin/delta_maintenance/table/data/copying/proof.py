@@ -28,7 +28,7 @@ from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS, read_footer
 from delta_maintenance.parquet.row_groups import CopiedChunk
 from delta_maintenance.parquet.thrift import Struct, read_struct
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.statistics.collect import ColumnBounds, StatisticsCollector
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.table.data.copying.sources import NotCopiedError, reading_sources
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
@@ -129,7 +129,7 @@ def read_back_copy(
 
 def bounds_of(
     leaf: StatisticsLeaf, kind: pa.DataType, chunk: pq.ColumnChunkMetaData, created_by: str
-) -> ColumnBounds | None:
+) -> ColumnStatistics | None:
     """Returns the bounds of a column chunk in the footer; None if the column must be decoded.
 
     `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
@@ -142,7 +142,7 @@ def bounds_of(
     if not 0 <= nulls <= chunk.num_values:
         return None
     if not leaf.bounded or nulls == chunk.num_values:
-        return ColumnBounds(nulls=nulls, kind=kind)
+        return ColumnStatistics(nulls=nulls, kind=kind)
     if not statistics.has_min_max:
         return None
     least, greatest = statistics.min_raw, statistics.max_raw
@@ -153,7 +153,7 @@ def bounds_of(
     if pa.types.is_floating(kind) and chunk.physical_type in _FLOATS:
         return _of_floats(nulls, kind, least, greatest)
     if pa.types.is_boolean(kind) and isinstance(least, bool) and isinstance(greatest, bool):
-        return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+        return ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
     integers = isinstance(least, int) and isinstance(greatest, int)
     if chunk.physical_type not in _INTEGERS or not integers:
         return None
@@ -161,7 +161,7 @@ def bounds_of(
         least, greatest = (_decimal(value, kind.scale) for value in (least, greatest))
     elif not is_integral(kind):
         return None
-    return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+    return ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
 
 
 def _add_encoded(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> None:
@@ -256,27 +256,27 @@ def _type_of(layout: DataFileLayout, path: Sequence[str]) -> pa.DataType:
 
 def _of_texts(
     nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
-) -> ColumnBounds | None:
+) -> ColumnStatistics | None:
     values = [value.encode() if isinstance(value, str) else value for value in (least, greatest)]
     if not all(isinstance(value, bytes) and len(value) < _LONG for value in values):
         return None
     if not created_by.startswith(_COMPLETE):
         return None
-    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+    return ColumnStatistics(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
 
 
-def _of_floats(nulls: int, kind: pa.DataType, least: Any, greatest: Any) -> ColumnBounds | None:
+def _of_floats(nulls: int, kind: pa.DataType, least: Any, greatest: Any) -> ColumnStatistics | None:
     """Zeros need no care: in the log, each bound of zero has the safe sign."""
     if not (isinstance(least, float) and isinstance(greatest, float)):
         return None
     if math.isnan(least) or math.isnan(greatest):
         return None
-    return ColumnBounds(nulls=nulls, kind=kind, least=least, greatest=greatest)
+    return ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
 
 
 def _of_decimals(
     nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
-) -> ColumnBounds | None:
+) -> ColumnStatistics | None:
     """Decodes unscaled values in two's complement. Arrow hides the bounds of releases that compared
     them as unsigned bytes.
     """
@@ -289,7 +289,7 @@ def _of_decimals(
     ]
     if values[0] > values[1]:
         return None
-    return ColumnBounds(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
+    return ColumnStatistics(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
 
 
 def _decimal(unscaled: int, scale: int) -> Decimal:
