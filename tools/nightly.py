@@ -165,7 +165,6 @@ PARTS = {
         tests=("-s", "tests/stack/nightly_schedulers.py"), overlay=POSTGRESQL_DRIVERS
     ),
     "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
-    "deferral": Part(tests=("tests/airflow/spark/nightly_deferral.py", *LENIENT)),
     "dagster-many-tables": Part(
         tests=("-s", "tests/dagster/test_cost.py"),
         variables={"DELTA_MAINTENANCE_TABLES": "500"},

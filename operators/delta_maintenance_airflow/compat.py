@@ -34,26 +34,12 @@ __all__ = [
     "Stats",
     "asset_states",
     "default_deferrable",
-    "is_task_deferred",
     "mask",
     "mask_async",
 ]
 
 HAS_TASK_STATE = hasattr(sdk, "ResumableJobMixin")
 """Whether a try of a task can read the state that an earlier try stored: since 3.3."""
-
-
-async def is_task_deferred(task_instance: Any) -> bool:
-    """Whether the task of a trigger is still deferred."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-    from asgiref.sync import sync_to_async
-
-    ti = task_instance
-    states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
-        dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id], map_index=ti.map_index
-    )
-    key = ti.task_id if ti.map_index < 0 else f"{ti.task_id}_{ti.map_index}"
-    return bool(states.get(ti.run_id, {}).get(key) == "deferred")
 
 
 def asset_states(trigger: Any) -> list[Any]:

@@ -17,7 +17,6 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.ledger import record_run
 from delta_maintenance_airflow.settings import assessment_store, policy_path, report_folder
-from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 if TYPE_CHECKING:
@@ -172,33 +171,16 @@ def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
         raise InvalidRequestError(str(error), remedy="correct the connection") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishedJob:
-    """The job for which a run was paused."""
-
-    job: DeferredJob
-    event: Mapping[str, Any]
-    """The event of the trigger that waited for the job."""
-    operation: str
-    plans: bool
-    """Whether the job only planned."""
-
-
 def submitter(
     context: Context,
     key: Sequence[Any],
     started: Callable[[SparkSubmission], None],
-    *,
-    deferral: Deferral | None = None,
-    finished: FinishedJob | None = None,
 ) -> SubmitToSpark:
     """Returns a function that submits Spark jobs through the connection that the policy names.
 
     `key` is the same in every try of a task. `started` is called with each submission, so that it
-    can be killed. With `deferral`, the function raises `JobDeferredError` as soon as a job runs.
-    The first submission that matches `finished` returns the Result of that job.
+    can be killed.
     """
-    left = [finished] if finished is not None else []
 
     def submit(
         table: PolicyTable,
@@ -214,24 +196,16 @@ def submitter(
         asked = json.dumps(
             [*key, table.uri, due.operation, plan_only, options, binding], sort_keys=True
         )
-        found = None
-        if left and (left[0].operation, left[0].plans) == (due.operation, plan_only):
-            found = left.pop()
         submission = SparkSubmission(
             spark_conn_id=spark.connection or hook.spark_conn_id or "spark_default",
             spark_conf=spark.conf,
             spark_code=None,
             delta_hook=hook,
             report_folder=report_folder(),
-            key=str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
-            if found is None
-            else found.job.key,
+            key=str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}")),
             context=context,
-            deferral=deferral,
         )
         started(submission)
-        if found is not None:
-            return submission.finished(found.job, found.event)
         return submission.run(
             due.operation,
             table.uri,

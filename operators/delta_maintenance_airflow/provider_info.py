@@ -15,7 +15,7 @@ _INTEGRATION = "Delta Lake"
 _PACKAGE = "delta_maintenance_airflow"
 _OPERATORS = ("approvals", "batch_run", "manual", "policy", "scheduled")
 _LINKS = ("HealthPageLink", "ReportLink", "SparkUILink")
-_TRIGGERS = ("commit", "commit_event", "policy_commits", "spark_job")
+_TRIGGERS = ("commit", "commit_event", "policy_commits")
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -88,8 +88,7 @@ def _configuration() -> dict[str, Any]:
             ),
             "report_folder": _option(
                 "The folder for the reports of Spark jobs, unless a task names another one: an "
-                "address that workers, triggerer and drivers can reach. Required for deferrable "
-                "tasks and for drivers on a cluster.",
+                "address that workers and drivers can reach. Required for drivers on a cluster.",
                 "s3://lake/spark-reports",
             ),
             "spark_pool_slots": _option(

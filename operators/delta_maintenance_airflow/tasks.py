@@ -60,13 +60,9 @@ def holder(context: Context) -> str:
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
 
 
-def claim(context: Context, event: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns for whom a lease is taken, and how long an earlier try has to end.
-
-    `event` is that of the trigger for which the task was deferred, which has kept the lease.
-    """
-    patience = _END_OF_TRY if event is None else timedelta()
-    return {"holder": holder(context), "patience": patience}
+def claim(context: Context) -> dict[str, Any]:
+    """Returns for whom a lease is taken, and how long an earlier try has to end."""
+    return {"holder": holder(context), "patience": _END_OF_TRY}
 
 
 def link_to(context: Context) -> str:

@@ -168,7 +168,6 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "delta_on_commit",
         "delta_manual",
         "probe_sensor",
-        "probe_deferred",
     }
     with standalone(home, settings, dags=dags) as stack:
         yield stack

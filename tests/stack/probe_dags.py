@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from airflow.sdk import DAG
 
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
-from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 
 TABLE = os.environ.get("PROBE_TABLE", "/nowhere")
@@ -32,12 +31,4 @@ with DAG(dag_id="probe_spark", schedule=None, start_date=START):
         options={"kind": "v2-parquet"},
         retries=1,
         retry_delay=timedelta(seconds=1),
-    )
-
-with DAG(dag_id="probe_deferred", schedule=None, start_date=START):
-    DeltaPolicyRunOperator(
-        task_id="run",
-        table={"name": "deferred", "uri": f"{TABLE}-by-deferred-task"},
-        policy=f"{TABLE}-policy.yaml",
-        deferrable=True,
     )

@@ -58,9 +58,7 @@ NAME = f"`{SCRIPT} {LINK} | {TEMPLATE} {BACKWARDS}"
 SECRETS = {"password": uuid.uuid4().hex, "session_token": uuid.uuid4().hex}
 BUCKET = "hostile-stack"
 KILLED = {
-    "_run": "before its work",
-    "_defer": "between the start of its job and its deferral",
-    "execute_complete": "when it is resumed",
+    "attempt": "before its work",
     "_ended": "after its work",
 }
 """The methods in which the first try of a task is killed."""
@@ -75,7 +73,7 @@ from delta_maintenance_airflow.operators.manual import DeltaApprovalOperator, De
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 
 START = datetime(2026, 1, 1)
-# A task that is resumed before Airflow has noticed the end of its process fails once more.
+# A task that is continued before Airflow has noticed the end of its process fails once more.
 again = {"retries": 5, "retry_delay": timedelta(seconds=1)}
 delta_maintenance_dags(schedule=None, default_args=again)
 
@@ -89,19 +87,16 @@ def killed(base, method):
     return type("Killed", (base,), {method: run})
 
 
-with DAG(dag_id="deferred", schedule=None, start_date=START, default_args=again):
+with DAG(dag_id="secured", schedule=None, start_date=START, default_args=again):
     DeltaPolicyRunOperator(
         task_id="run",
         table={"name": "secured"},
-        deferrable=True,
         outlets=[Asset(name="maintained", uri="x-maintained:secured")],
     )
 
 with DAG(dag_id="killed", schedule=None, start_date=START, default_args=again):
     for method in METHODS:
-        killed(DeltaPolicyRunOperator, method)(
-            task_id=method, table={"name": method}, deferrable=True
-        )
+        killed(DeltaPolicyRunOperator, method)(task_id=method, table={"name": method})
 
 with DAG(
     dag_id="approved", schedule=None, start_date=START, default_args=again,
@@ -200,7 +195,7 @@ def stack(
         "AIRFLOW__SECRETS__BACKEND_KWARGS": backend["SECRETS_BACKEND_KWARGS"],
         **{f"AIRFLOW__WORKERS__{name}": value for name, value in backend.items()},
     }
-    dags = {"delta_maintenance", "delta_manual", "deferred", "killed", "approved"}
+    dags = {"delta_maintenance", "delta_manual", "secured", "killed", "approved"}
     with standalone(home, settings, dags=dags) as running:
         yield running
 
@@ -339,15 +334,14 @@ def test_nothing_that_airflow_keeps_has_a_secret(
     secrets = list(SECRETS.values())
     folder = spark.folder.parent
     with watched(secrets, [stack.home, lake], "no marker") as exposure:
-        run_id = stack.trigger("deferred")
-        stack.wait_for_task("deferred", run_id, "run", "deferred")
+        run_id = stack.trigger("secured")
         stack.wait_for("the driver", lambda: (folder / "options").exists())
         rows, found = database(stack.home, secrets)
-        assert found == [] and rows["trigger"]
+        assert found == [] and rows
         assert database(stack.home, ["secured"])[1], "the search finds nothing at all"
         exposure.look()
         (folder / "go").touch()
-        assert stack.wait_for_run("deferred", run_id) == "success"
+        assert stack.wait_for_run("secured", run_id) == "success"
     assert "aws_secret_access_key" in (folder / "options").read_text().lower()
     assert exposure.seen == set()
     rows, found = database(stack.home, secrets)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -18,7 +17,6 @@ import yaml
 
 import delta_maintenance
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.leases import LIFE
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
@@ -38,17 +36,9 @@ def tables(lake: Path) -> None:
     for name in ("busy", *last_commits.TABLES):
         append(lake / name)
     (lake / "spark-reports").mkdir()
-    for name in ("probed", "probed-by-deferred-task"):
-        probed = TableBuilder(lake / name)
-        probed.commit([features("v2Checkpoint"), metadata()])
-        probed.commit([add(f"{number}.parquet") for number in range(3)])
-    on_spark = {
-        "checkpoint": {"max_commits": 1, "kind": "v2-parquet"},
-        "engine": {"prefer": "spark"},
-    }
-    deferred = {"name": "deferred", "uri": str(lake / "probed-by-deferred-task"), **on_spark}
-    policy = {"version": 1, "tables": [deferred]}
-    (lake / "probed-policy.yaml").write_text(yaml.safe_dump(policy))
+    probed = TableBuilder(lake / "probed")
+    probed.commit([features("v2Checkpoint"), metadata()])
+    probed.commit([add(f"{number}.parquet") for number in range(3)])
     own = {"checkpoint": False, "vacuum": False}
     policy = {
         "version": 1,
@@ -210,44 +200,6 @@ def test_a_task_killed_with_its_driver_alive_is_tried_again_and_does_no_harm(
     assert checkpoint_of(lake / "probed") == 1
     files = delta_maintenance.open_table(str(lake / "probed")).snapshot().live_files()
     assert files["path"].to_pylist() == ["0.parquet", "1.parquet", "2.parquet"]
-
-
-@pytest.mark.spark
-def test_a_deferred_run_that_is_killed_ends_its_driver_and_works_when_it_is_cleared(
-    airflow: Airflow, lake: Path
-) -> None:
-    """The task of a policy's Dag."""
-    run_id = airflow.trigger("probe_deferred")
-    task = airflow.wait_for_task("probe_deferred", run_id, "run", "deferred")
-    assert task["trigger"]["classpath"].endswith("DeltaSparkJobTrigger")
-    airflow.wait_for("the driver", lambda: driver_process(lake / "probed"))
-    # Airflow notifies only a trigger that runs already. The trigger renews the lease first.
-    deferred_at = datetime.fromisoformat(task["trigger"]["created_date"])
-    airflow.wait_for("the trigger", lambda: renewed_at(airflow) > deferred_at)
-    path = f"/api/v2/dags/probe_deferred/dagRuns/{run_id}/taskInstances/run"
-    airflow.call("PATCH", path, {"new_state": "failed"})
-    airflow.wait_for("the end of the driver", lambda: not driver_process(lake / "probed"))
-    airflow.wait_for("the end of the lease", lambda: not leases(airflow))
-    clear = {"dry_run": False, "task_ids": ["run"], "dag_run_id": run_id}
-    airflow.call(
-        "POST",
-        "/api/v2/dags/probe_deferred/clearTaskInstances",
-        {**clear, "only_failed": False, "reset_dag_runs": True},
-    )
-    assert airflow.wait_for_run("probe_deferred", run_id) == "success"
-    assert checkpoint_of(lake / "probed-by-deferred-task") == 1
-    told = airflow.told("probe_deferred", run_id, "run")
-    assert (told["status"], told["operations"]) == ("done", ["checkpoint: done"])
-    assert leases(airflow) == []
-
-
-def leases(airflow: Airflow) -> list[Path]:
-    return list((airflow.home / "assessments").glob("*.lease"))
-
-
-def renewed_at(airflow: Airflow) -> datetime:
-    [lease] = leases(airflow)
-    return datetime.fromisoformat(json.loads(lease.read_text())["until"]) - LIFE
 
 
 def driver_process(table: Path) -> psutil.Process | None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_maintenance.policies.assessments import AssessmentStore
-    from delta_maintenance_airflow.spark.deferral import Deferral
 
 _SHOWN = 3
 
@@ -41,8 +40,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
     Returns a list with the result of each table; see `DeltaPolicyRunOperator`, whose other
     parameters it takes. A table that fails leaves the others alone: the task fails at its end, and
     a retry repeats only the tables for which that may help. The lease is that of the table that is
-    being changed. A task for one table defers its Spark jobs like `DeltaPolicyRunOperator`, and
-    returns an object; a task for several tables waits for them.
+    being changed. A task for one table returns an object.
 
     :param tables: the tables: objects with `name` and `uri`; other keys are ignored. (templated)
     :param time_limit: the time after which no further table is begun. The others are left for the
@@ -78,11 +76,6 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             self.table = self.tables[0]
             return super().execute(context)
         return self._all(context)
-
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        # Only a task for one table is deferred.
-        self.table = self.tables[0]
-        return super().execute_complete(context, event)
 
     def _all(self, context: Context) -> list[dict[str, Any]]:
         end = time.monotonic() + self.time_limit.total_seconds()
@@ -161,9 +154,6 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             return None
         self.log.info("%s: an earlier try of this task has ended as %s", run.name, run.status)
         return self._ended(context, run, entry)
-
-    def _deferral(self) -> Deferral | None:
-        return super()._deferral() if len(self.tables) == 1 else None
 
     def on_kill(self) -> None:
         self._is_killed = True

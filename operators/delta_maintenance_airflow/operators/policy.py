@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
@@ -18,28 +18,19 @@ from delta_maintenance_airflow.compat import (
     AirflowException,
     AirflowFailException,
     AirflowSkipException,
-    default_deferrable,
 )
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, catalog_name_in
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.metrics import report
 from delta_maintenance_airflow.operators.batches import expected_work, row_alone
-from delta_maintenance_airflow.policy_work import (
-    FinishedJob,
-    PolicyWork,
-    entry_of,
-    submitter,
-    told_of,
-)
+from delta_maintenance_airflow.policy_work import PolicyWork, entry_of, submitter, told_of
 from delta_maintenance_airflow.settings import assessment_store, leases
-from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
     as_flag,
     claim,
     flat,
-    holder,
     link_to,
     retrying_only_what_may_pass,
     task_key,
@@ -174,10 +165,6 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     :param policy: see `DeltaAssessOperator`. (templated)
     :param plan_only: only report what would be done. (templated)
     :param approved: the approved operations, of those that need an approval. (templated)
-    :param deferrable: wait for Spark jobs in the triggerer, so that they hold no slot of a worker;
-        see `DeltaJobOperator`. The lease of the table is kept meanwhile. The report folder is
-        `[delta_maintenance] report_folder`. The default is `[operators] default_deferrable`, with
-        which a job that cannot be deferred is waited for in the worker.
     """
 
     template_fields: Sequence[str] = ("table", "policy", "plan_only", "approved")
@@ -195,11 +182,9 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         policy: str | None = None,
         plan_only: bool | str = False,
         approved: Sequence[str] = (),
-        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.deferrable = deferrable
         self.table = table
         self.policy = policy
         self.plan_only = plan_only
@@ -210,30 +195,21 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if self.table.get("problem") and not self.table.get("due"):
             raise AirflowFailException(self.table["problem"])
-        return self._run(context, None)
-
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Continues the run for whose Spark job the task was deferred."""
-        return self._run(context, event)
-
-    def _run(self, context: Context, event: Mapping[str, Any] | None) -> dict[str, Any]:
-        facts, failure = self.attempt(context, event)
+        facts, failure = self.attempt(context)
         if failure is not None:
             # Airflow pushes the return value of a task only if it succeeds.
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=facts)
             raise failure
         return facts
 
-    def attempt(
-        self, context: Context, event: Mapping[str, Any] | None = None
-    ) -> tuple[dict[str, Any], Exception | None]:
+    def attempt(self, context: Context) -> tuple[dict[str, Any], Exception | None]:
         """Runs the operations on the table. Returns the facts for XCom, and the exception with
         which a task for this table ends, if it is not successful.
         """
         with retrying_only_what_may_pass():
             work, store = self.policy_work(), assessment_store()
             table = work.table(self.table.get("name"), self.table.get("uri"))
-            environment = self._environment(context, work, table, store, event)
+            environment = self._environment(context, work, table, store)
             try:
                 result = self._patiently(
                     lambda: self.work(table, environment, entry_of(store, table.uri, table.name))
@@ -241,9 +217,6 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 entry = work.kept(
                     store, result, link=link_to(context), approved_by=self.approvers()
                 )
-            except JobDeferredError as left:
-                lease = {"name": table.name, "uri": table.uri, "holder": holder(context)}
-                self._defer(left, lease)
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 busy = AirflowSkipException if self.is_scheduled else AirflowException
@@ -298,46 +271,16 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         work: PolicyWork,
         table: PolicyTable,
         store: AssessmentStore,
-        event: Mapping[str, Any] | None,
     ) -> RunEnvironment:
-        """The environment of the run, or of the rest of a run after the event of its trigger."""
         from delta_maintenance.policies.execute import RunEnvironment
-        from delta_maintenance.policies.models import PausedRun
 
-        paused = finished = None
-        if event is not None:
-            paused = PausedRun.from_json(event["run"])
-            finished = FinishedJob(
-                job=DeferredJob(**event["job"]),
-                event=event,
-                operation=paused.operation.due.operation,
-                plans=not paused.operation.applies,
-            )
         return RunEnvironment(
-            submit=submitter(
-                context,
-                task_key(self, context),
-                self._submissions.append,
-                deferral=self._deferral(),
-                finished=finished,
-            ),
+            submit=submitter(context, task_key(self, context), self._submissions.append),
             raised=(AirflowException,),
-            lease=partial(leases(store).held, table.name, uri=table.uri, **claim(context, event)),
+            lease=partial(leases(store).held, table.name, uri=table.uri, **claim(context)),
             clones=work.clones,
             progress=LoggedProgress(self.log),
-            paused=paused,
         )
-
-    def _deferral(self) -> Deferral | None:
-        deferrable = default_deferrable() if self.deferrable is None else self.deferrable
-        return Deferral(required=bool(self.deferrable)) if deferrable else None
-
-    def _defer(self, left: JobDeferredError, lease: Mapping[str, str]) -> NoReturn:
-        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
-        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
-
-        trigger = DeltaSparkJobTrigger.of(left, timeout=self.execution_timeout, lease=lease)
-        self.defer(trigger=trigger, method_name="execute_complete")
 
     def on_kill(self) -> None:
         for submission in self._submissions:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
-from delta_maintenance_airflow.compat import default_deferrable
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink, SparkUILink
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.settings import report_folder
-from delta_maintenance_airflow.spark.deferral import Deferral, DeferredJob, JobDeferredError
 from delta_maintenance_airflow.spark.submission import SparkSubmission, runs_driver_on_cluster
-from delta_maintenance_airflow.tasks import as_flag
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,16 +35,10 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         YARN. (templated)
     :param report_folder: the address of a folder in which the job writes its report, under a new
         name each time; the worker reads it with the storage options of the table. The default is
-        `[delta_maintenance] report_folder`. Required for deferrable tasks, and if the driver runs
-        on the cluster (deploy mode `cluster`). Such a driver also needs an identity of its own,
-        because credentials of `delta_conn_id` stay in the worker. Without a folder, the report is
-        a temporary file of the worker, which other workers do not see. (templated)
-    :param deferrable: wait for a job in the triggerer, so that it holds no slot of a worker. A job
-        on YARN or Kubernetes is followed on the cluster; any other driver runs on in the background
-        of the worker. If a user clears the task, or sets its state, the job is ended.
-        `execution_timeout` limits the time after the submission. The default is
-        `[operators] default_deferrable`, with which a job that cannot be deferred is waited for in
-        the worker.
+        `[delta_maintenance] report_folder`. Required if the driver runs on the cluster (deploy mode
+        `cluster`). Such a driver also needs an identity of its own, because credentials of
+        `delta_conn_id` stay in the worker. Without a folder, the report is a temporary file of the
+        worker, which other workers do not see. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -67,7 +58,6 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         spark_conf: Mapping[str, Any] | None = None,
         spark_code: Mapping[str, Any] | None = None,
         report_folder: str | None = None,
-        deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -75,7 +65,6 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         self.spark_conf = spark_conf
         self.spark_code = spark_code
         self.report_folder = report_folder
-        self.deferrable = deferrable
         self._submission: SparkSubmission | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -171,33 +160,20 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         asked = {"operation": self.operation, "plan_only": plan_only, **options}
         submission = self._submission_of(self._operation_id(self._context, asked))
         require()
-        try:
-            document = submission.run(
-                self.operation,
-                self.table_uri,
-                options,
-                version=version,
-                report_uri=report_uri,
-                plan_only=plan_only,
-                settles=settles,
-            )
-        except JobDeferredError as deferred:
-            self._defer(deferred)
-        return self._reported(submission, document)
-
-    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Ends the task with the report of the job for which it was deferred."""
-        self._context, planned = context, as_flag(self.plan_only)
-        # From the event, because `airflow dags test` drops the arguments of a deferral.
-        deferred = DeferredJob(**event["job"])
-        with self.recorded(context) as one:
-            one.started = context["ti"].start_date
-            submission = self._submission_of(deferred.key)
-            document = self._reported(submission, submission.finished(deferred, event))
-            return self.finish(context, self._parsed(document, planned=planned), planned=planned)
+        document = submission.run(
+            self.operation,
+            self.table_uri,
+            options,
+            version=version,
+            report_uri=report_uri,
+            plan_only=plan_only,
+            settles=settles,
+        )
+        if submission.report_uri is not None:
+            self.reported_at(submission.report_uri)
+        return document
 
     def _submission_of(self, key: str) -> SparkSubmission:
-        deferrable = default_deferrable() if self.deferrable is None else self.deferrable
         self._submission = SparkSubmission(
             spark_conn_id=self._spark_conn_id(),
             spark_conf=self.spark_conf,
@@ -206,22 +182,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             report_folder=self.report_folder or report_folder(),
             key=key,
             context=self._context,
-            deferral=Deferral(required=bool(self.deferrable)) if deferrable else None,
         )
         return self._submission
-
-    def _reported(self, submission: SparkSubmission, document: dict[str, Any]) -> dict[str, Any]:
-        if submission.report_uri is not None:
-            self.reported_at(submission.report_uri)
-        return document
-
-    def _defer(self, left: JobDeferredError) -> NoReturn:
-        # Imported here because it loads the code of triggers, which would slow down Dag parsing.
-        from delta_maintenance_airflow.triggers.spark_job import DeltaSparkJobTrigger
-
-        self._one.goes_on = True
-        trigger = DeltaSparkJobTrigger.of(left, timeout=self.execution_timeout)
-        self.defer(trigger=trigger, method_name="execute_complete")
 
     def reported_at(self, address: str) -> None:
         """Stores the address of the list that the job has written."""

@@ -1,9 +1,8 @@
-"""Runs a job on a Spark Connect server, in this process or in a separate one."""
+"""Runs a job on a Spark Connect server, in this process."""
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -50,21 +49,6 @@ class ConnectedJob:
             return JobReport.of_error(error)
         finally:
             self._session = None
-
-    def command(self, spec: str, report: str) -> tuple[str, ...]:
-        """Returns the command that runs the job in a separate process.
-
-        `spec` and `report` are arguments of `delta_maintenance.spark.job`.
-        """
-        job = "delta_maintenance.spark.job"
-        words = (sys.executable, "-m", job, "--spec", spec, "--discard-spec", "--report", report)
-        return words
-
-    def environment(self) -> dict[str, str]:
-        """Returns the environment variables of the job. They may contain the token in the address,
-        because other users cannot read them.
-        """
-        return {"SPARK_REMOTE": self._address()}
 
     def _address(self) -> str:
         with _told_what_is_missing():

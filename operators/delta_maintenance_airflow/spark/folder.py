@@ -2,9 +2,6 @@
 
 A task that is killed with SIGKILL leaves its driver running. The driver holds the lock of the
 folder as long as it runs, so the next try detects it and waits for its end.
-
-The waiter uses this module too, so it does not import Airflow: a process that a task has started
-cannot, because the database of Airflow is out of reach there.
 """
 
 from __future__ import annotations
@@ -20,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_POLLS = 1.0
@@ -37,30 +36,20 @@ class JobFolder:
         self.path = self._common / key
         self._is_waiting = False
         self._is_killed = False
-        self._is_handed_over = False
 
     @contextmanager
     def held(self) -> Iterator[int]:
         """Waits until no driver of an earlier try is left; yields the descriptor of the lock.
 
         A process that inherits the descriptor also holds the lock, as long as it runs. The folder
-        is removed at the end of the block, unless it was handed over.
+        is removed at the end of the block.
         """
         descriptor = self._lock()
         try:
             yield descriptor
         finally:
-            if not self._is_handed_over:
-                self.remove()
+            shutil.rmtree(self.path, ignore_errors=True)
             os.close(descriptor)
-
-    def hand_over(self) -> None:
-        """Leaves the folder to a process that has inherited the lock, and removes the folder."""
-        self._is_handed_over = True
-
-    def remove(self) -> None:
-        """Removes the folder and all files of its jobs."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
     def note_driver(self, process_group: int) -> None:
         """Stores the process group to end if the task is killed while it waits for this driver."""
@@ -93,16 +82,12 @@ class JobFolder:
             os.close(descriptor)
             time.sleep(_SECONDS_BETWEEN_POLLS)
             waited += _SECONDS_BETWEEN_POLLS
-        from delta_maintenance_airflow.compat import AirflowException
-
         raise AirflowException("killed before its Spark job was submitted")
 
     def _open(self) -> int:
         self._common.mkdir(mode=0o700, exist_ok=True)
         found = self._common.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            from delta_maintenance_airflow.compat import AirflowFailException
-
             raise AirflowFailException(
                 f"{self._common} is not private to this user: remove it, or set TMPDIR"
             )

@@ -87,8 +87,7 @@ def can_be_followed(hook: SparkSubmitHook) -> bool:
 class FollowedJob(SparkSubmitOperator):
     """Submits a job to a cluster and waits for it; a later try of the task continues to wait.
 
-    Its state is stored under `key`, so that a cleared task does not find it. `on_submitted` is
-    called with the ID of the application before the wait begins.
+    Its state is stored under `key`, so that a cleared task does not find it.
     """
 
     def __init__(
@@ -96,17 +95,11 @@ class FollowedJob(SparkSubmitOperator):
         *,
         key: str,
         settings: Mapping[str, Any],
-        on_submitted: Callable[[str], None] = lambda _: None,
         **arguments: Any,
     ) -> None:
         super().__init__(durable=True, **arguments)
         self._settings = settings
-        self._on_submitted = on_submitted
         self.external_id_key, self._K8S_DRIVER_STATUS_KEY = _state_keys(key)
-
-    def poll_until_complete(self, external_id: Any, context: Any) -> None:
-        self._on_submitted(external_id)
-        super().poll_until_complete(external_id, context)
 
     def _get_hook(self) -> JobHook:
         hook = JobHook(**self._settings)
@@ -125,37 +118,6 @@ def forget_application(context: Any, key: str) -> None:
 
 def _state_keys(key: str) -> tuple[str, str]:
     return f"spark_job_{key}", f"k8s_driver_status_{key}"
-
-
-class ClusterApplication:
-    """An application on a cluster whose state any process can query, and which any process can end:
-    see `can_be_followed`.
-    """
-
-    def __init__(self, spark_conn_id: str, application: str) -> None:
-        settings = {
-            "conn_id": spark_conn_id,
-            "output": JobOutput(lambda _: None),
-            "process": {},
-        }
-        self._application = application
-        self._job = FollowedJob(
-            task_id="application", key="", settings=settings, conn_id=spark_conn_id
-        )
-        self._hook = self._job._get_hook()
-        self._job._hook = self._hook
-
-    def is_active(self) -> bool:
-        """Whether the application is waiting or running."""
-        return bool(self._job.is_job_active(self._job.get_job_status(self._application, {})))
-
-    def end(self) -> None:
-        """Ends the application."""
-        if self._hook._is_yarn:
-            self._hook._yarn_application_id = self._application
-        else:
-            self._hook._kubernetes_driver_pod = self._application.partition(":")[2]
-        self._job.on_kill()
 
 
 _log = logging.getLogger(__name__)

@@ -1,8 +1,7 @@
 """Runs an operation as a Spark job, through a connection of the Apache Spark provider.
 
 The provider starts `spark-submit` and ends it; `delta_maintenance.submission` has the specification
-and the report of the job. With a connection to Spark Connect, the job runs in this process, or, if
-the task is deferred, in a process of its own.
+and the report of the job. With a connection to Spark Connect, the job runs in this process.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import BaseHook
 
@@ -23,19 +22,8 @@ from delta_maintenance import clock
 from delta_maintenance.table_names import name_at
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
-from delta_maintenance_airflow.spark.deferral import (
-    Deferral,
-    DeferredJob,
-    JobDeferredError,
-    start_waiter,
-)
 from delta_maintenance_airflow.spark.folder import JobFolder
-from delta_maintenance_airflow.spark.reports import (
-    Reports,
-    how_driver_ended,
-    report_address,
-    without_report,
-)
+from delta_maintenance_airflow.spark.reports import Reports, report_address, without_report
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,7 +33,6 @@ if TYPE_CHECKING:
     from delta_maintenance.submission.job_spec import JobSpec
     from delta_maintenance.submission.specification import Code
     from delta_maintenance_airflow.hooks.delta import DeltaHook
-    from delta_maintenance_airflow.spark.connect import ConnectedJob
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +48,7 @@ class SparkSubmission:
     credentials: a driver in the worker reads them from a private file, and a driver on the cluster
     has its own.
 
-    `key` is the same in every try of a task, and different after the task is cleared. With
-    `deferral`, a started job is not waited for.
+    `key` is the same in every try of a task, and different after the task is cleared.
     """
 
     def __init__(
@@ -75,9 +61,7 @@ class SparkSubmission:
         report_folder: str | None,
         key: str,
         context: Context,
-        deferral: Deferral | None = None,
     ) -> None:
-        self._deferral = deferral
         self._spark_conn_id = spark_conn_id
         self._spark_conf = spark_conf
         self._spark_code = spark_code
@@ -107,9 +91,8 @@ class SparkSubmission:
         `version`, `report_uri`, `plan_only` and `approved` are those of `JobSpec`. If the driver of
         an earlier try is still running, this waits for it. If an earlier try left a Result, and
         `settles` accepts it, no job is submitted. Raises the error that the job reports;
-        `AirflowFailException` if it cannot be submitted like this; `AirflowException`, for
-        Airflow to retry, if it ended without a report; and `JobDeferredError` with the running job
-        if the task is to be deferred.
+        `AirflowFailException` if it cannot be submitted like this; and `AirflowException`, for
+        Airflow to retry, if it ended without a report.
         """
         # Imported here because they load pydantic, which would slow down Dag parsing.
         from delta_maintenance.submission.configuration import checked_conf
@@ -135,11 +118,8 @@ class SparkSubmission:
                 "approved": None if approved is None else dict(approved),
             }
         )
-        connected = None
         if connection.conn_type == "spark_connect":
-            connected = self._connected_job(conf)
-            if not self._can_defer(followed=False):
-                return self._run_connected(connected, spec)
+            return self._run_connected(spec, conf)
         if on_cluster and not self._report_folder:
             raise AirflowFailException(
                 "a driver on the cluster cannot write its report in this worker: give report_folder"
@@ -151,38 +131,7 @@ class SparkSubmission:
                 if report.status == "done" and not plan_only and settles(report.result or {}):
                     _log.info("an earlier try of this task has already done the work")
                     return self._settled(report)
-            if connected is not None:
-                self._defer_connected(connected, spec, reports.new_name(), lock)
             return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
-
-    def finished(self, job: DeferredJob, event: Mapping[str, Any]) -> dict[str, Any]:
-        """Like `run`, for a job that was deferred, after the event of its trigger."""
-        try:
-            return self._settled(self._report_of(job, event))
-        finally:
-            if job.application is not None:
-                _provider().forget_application(self._context, self._key)
-
-    def _report_of(self, job: DeferredJob, event: Mapping[str, Any]) -> JobReport:
-        state = None
-        if job.application is None:
-            mailbox = job.mailbox(self._delta_hook)
-            state = mailbox.read()
-            if state is None or state.ended:
-                mailbox.clear()
-            else:
-                # If the waiter is still running, it ends the driver and removes the files.
-                mailbox.request_end()
-        if state is not None and state.interface is not None:
-            self._show_interface(state.interface)
-        if state is not None and state.log:
-            _log.info("::group::Log of Spark\n%s\n::endgroup::", "\n".join(state.log))
-        report = next(self._reports().unread(), None)
-        if report is not None:
-            return report
-        if state is not None and state.exit_status:
-            raise AirflowException(how_driver_ended(state.exit_status))
-        raise AirflowException(event.get("message") or without_report(None))
 
     def kill(self) -> None:
         """Ends the job; may be called at any time, from a signal handler."""
@@ -205,36 +154,23 @@ class SparkSubmission:
         on_cluster: bool,
     ) -> JobReport:
         provider = _provider()
-        name = reports.new_name()
-        address = report_address(self._report_folder or os.fspath(self._folder.path), name)
+        folder = self._report_folder or os.fspath(self._folder.path)
+        address = report_address(folder, reports.new_name())
         settings = self._settings(provider, spec, conf, code, address, lock, on_cluster)
         hook = provider.JobHook(**settings)
         failure: Exception | None = None
         followed = None
-        left_running: _Killable | None = None
-        is_followed = provider.can_be_followed(hook)
-        is_deferred = self._can_defer(followed=is_followed)
-
-        def defer(application: str | None = None) -> None:
-            if is_deferred:
-                raise JobDeferredError(self._deferred(name, application))
-
         try:
-            if is_followed:
+            if provider.can_be_followed(hook):
                 followed = provider.FollowedJob(
                     task_id=self._key,
                     key=self._key,
                     settings=settings,
-                    on_submitted=defer,
                     conn_id=self._spark_conn_id,
                     application=code.application,
                 )
                 self._running = followed
                 followed.execute_resumable(self._context)
-            elif is_deferred:
-                command = hook._build_spark_submit_command(code.application)
-                self._start_waiter(command, name, settings["process"])
-                defer()
             else:
                 self._running = hook
                 hook.submit(code.application)
@@ -243,10 +179,6 @@ class SparkSubmission:
                 f"there is no {error.filename} on this worker: install "
                 "delta-maintenance[airflow-spark], or put Spark's bin folder on PATH"
             ) from error
-        except JobDeferredError:
-            # If the task is killed before Airflow has deferred it, the job must be ended as well.
-            left_running = self._running
-            raise
         except Exception as error:
             failure = error
             if followed is None:
@@ -256,56 +188,14 @@ class SparkSubmission:
             self.kill()
             raise
         finally:
-            # Otherwise the process has ended and cannot be killed.
-            self._running = left_running
+            # The process has ended and cannot be killed.
+            self._running = None
         report = next(reports.unread(), None)
         if followed is not None and (report is not None or failure is None):
             provider.forget_application(self._context, self._key)
         if report is None:
             raise AirflowException(without_report(failure)) from failure
         return report
-
-    def _can_defer(self, *, followed: bool) -> bool:
-        """Returns whether the task is deferred. Raises `AirflowFailException` if deferral is
-        required and impossible.
-        """
-        if self._deferral is None:
-            return False
-        obstacle = self._deferral.obstacle(
-            connection=BaseHook.get_connection(self._spark_conn_id),
-            report_folder=self._report_folder,
-            followed=followed,
-        )
-        if obstacle is not None and self._deferral.required:
-            raise AirflowFailException(f"this job cannot be deferred: {obstacle}")
-        if obstacle is not None:
-            _log.info("the worker waits for this job, which cannot be deferred: %s", obstacle)
-        return obstacle is None
-
-    def _deferred(self, name: str, application: str | None = None) -> DeferredJob:
-        assert self._report_folder is not None
-        return DeferredJob(
-            key=self._key,
-            name=name,
-            report_folder=self._report_folder,
-            delta_conn_id=self._delta_hook.delta_conn_id,
-            spark_conn_id=self._spark_conn_id,
-            application=application,
-        )
-
-    def _start_waiter(self, command: Sequence[str], name: str, process: Mapping[str, Any]) -> None:
-        def running(waiter: _Killable) -> None:
-            self._running = waiter
-
-        start_waiter(
-            command,
-            job=self._deferred(name),
-            delta_hook=self._delta_hook,
-            process=process,
-            folder=self._folder,
-            key=self._key,
-            on_start=running,
-        )
 
     def _reports(self) -> Reports:
         return Reports(self._report_store(), self._key)
@@ -366,7 +256,7 @@ class SparkSubmission:
 
         return (write_library(self._folder.path),)
 
-    def _connected_job(self, conf: Mapping[str, str]) -> ConnectedJob:
+    def _run_connected(self, spec: JobSpec, conf: Mapping[str, str]) -> dict[str, Any]:
         from delta_maintenance_airflow.spark.connect import ConnectedJob
 
         if conf or self._spark_code:
@@ -374,30 +264,13 @@ class SparkSubmission:
                 "a server of Spark Connect has its properties and its Python: leave spark_conf and "
                 "spark_code out"
             )
-        return ConnectedJob(self._spark_conn_id)
-
-    def _run_connected(self, job: ConnectedJob, spec: JobSpec) -> dict[str, Any]:
+        job = ConnectedJob(self._spark_conn_id)
         self._running = job
         try:
             report = job.run(spec)
         finally:
             self._running = None
         return self._settled(report)
-
-    def _defer_connected(self, job: ConnectedJob, spec: JobSpec, name: str, lock: int) -> NoReturn:
-        """Runs the job in a process below a waiter, not in the task."""
-        assert self._report_folder is not None
-        file = self._folder.path / f"{clock.new_id()}.spec"
-        command = job.command(spec.write(file), report_address(self._report_folder, name))
-        process = {"env": {**os.environ, **job.environment()}, "pass_fds": (lock,)}
-        try:
-            self._start_waiter(command, name, process)
-        except BaseException:
-            self.kill()
-            self._running = None
-            raise
-        # If the task is killed before Airflow has deferred it, the job must be ended as well.
-        raise JobDeferredError(self._deferred(name))
 
     def _report_store(self) -> Store:
         from delta_maintenance.storage import open_store

@@ -32,8 +32,6 @@ class OneOperation:
         self.document: Any = None
         """The Plan or the Result."""
         self.started = clock.now()
-        self.goes_on = False
-        """Whether the operation continues after the block, where it is recorded."""
         self._record = record
         self._plans = plans
         self._is_wanted = is_wanted
@@ -120,7 +118,7 @@ def recorded(
         failure = error
         raise
     finally:
-        if deliver is not None and not operation.goes_on:
+        if deliver is not None:
             deliver(operation.result(name(), failure))
 
 

@@ -26,10 +26,9 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import with_promises
 from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.measuring import SparkTime, freed_by
-from delta_maintenance.policies.models import OperationOutcome, PausedOperation, PausedRun
+from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.policies.running.lanes import Turns
 from delta_maintenance.storage.core.base import DeletedBytes
-from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.table import Table
@@ -44,7 +43,7 @@ class SubmitToSpark(Protocol):
     """Runs an operation as a Spark job; returns its Result as JSON, with `plan_only` its Plan.
 
     `approved` goes into the specification of the job, which plans again and raises `RefusedError`
-    for another plan. Raises `JobLeftRunningError` if the job runs on without this process.
+    for another plan.
     """
 
     def __call__(
@@ -79,8 +78,6 @@ class RunEnvironment:
     """The turns of the tables that this process maintains side by side."""
     snapshots: NewestSnapshots | None = None
     """Those of earlier operations on the same table, if there are any."""
-    paused: PausedRun | None = None
-    """The run to continue. Its first job is the one that was left running."""
     # Evaluated late, because tests replace the clock.
     now: clock.Clock = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
@@ -118,11 +115,6 @@ class Context:
     jobs: SparkTime = field(default_factory=SparkTime)
     """The time of the Spark jobs."""
 
-    def paused(self, due: AssessedOperation) -> PausedOperation | None:
-        """Returns the state of this operation, if its job was left running."""
-        run = self.environment.paused
-        return run.operation if run is not None and run.operation.due is due else None
-
 
 Status = Literal["done", "nothing-to-do", "planned", "incomplete", "failed"]
 STATUSES: Mapping[Outcome, Status] = {
@@ -153,8 +145,6 @@ def execute(
     another effect raises `RefusedError`. Raises the errors of the operation.
     """
     asked = _Request(context, find(due.operation), due, approved)
-    if asked.is_applied_by_job:
-        return asked.ended_by_job()
     return asked.planned_only() if plan_only else asked.executed(commits_made)
 
 
@@ -166,10 +156,7 @@ def plan_for_approval(
     Ends as `needs-approval` with the plan as its result. A plan that exceeds the limits of the
     policy ends as `stopped`. A plan that changes nothing is applied at once, without an approval.
     """
-    asked = _Request(context, find(due.operation), due, None)
-    if asked.is_applied_by_job:
-        return asked.ended_by_job()
-    return asked.for_approval(commits_made)
+    return _Request(context, find(due.operation), due, None).for_approval(commits_made)
 
 
 def failed(context: Context, blank: OperationOutcome, error: Exception) -> OperationOutcome:
@@ -209,25 +196,22 @@ class _Request:
         due: AssessedOperation,
         approved: ApprovedPlan | None,
     ) -> None:
-        paused = context.paused(due)
         self.context = context
         self.record = record
         self.entries = [context.policy_table]  # and those under other names of the table
         self.asked: Record = due.options if due.options is not None else record.options()
         self.due = due
         self.approved = approved
-        # A paused operation has these already. An approval binds them.
-        if paused is None:
-            self._keep_promises()
-            self._take_clones()
+        # An approval binds them.
+        self._keep_promises()
+        self._take_clones()
         self.options: Record = self._narrowed()
         self.limits = context.policy_table.rules.limits
-        self.is_applied_by_job = paused is not None and paused.applies
         self.blank = OperationOutcome(
             operation=due.operation,
             status="planned",
             reason=due.reason,
-            started_at=context.environment.now() if paused is None else paused.begun_at,
+            started_at=context.environment.now(),
         )
 
     def _keep_promises(self) -> None:
@@ -297,7 +281,7 @@ class _Request:
         return self._shown(waiting, plan)
 
     def ended_by_job(self) -> OperationOutcome:
-        """Returns the Result of a job that was left running, after every check of its plan."""
+        """Returns the Result of a job, after every check of its plan."""
         return self._ended(replace(self.blank, engine="spark"), self._by_job())
 
     def executed(self, commits_made: int) -> OperationOutcome:
@@ -357,8 +341,7 @@ class _Request:
         If a plan must be compared with limits or an approval, an earlier job makes it.
         """
         outcome = replace(self.blank, engine="spark")
-        if self.context.paused(self.due) is None:
-            self._take_clones(anew=True)
+        self._take_clones(anew=True)
         limited = self.record.effects.deletes and self.limits.limits_deletions_further
         if self.approved is not None or limited:
             plan = self._planned_by_job()
@@ -404,15 +387,7 @@ class _Request:
         more: dict[str, Any] = {"plan_only": True} if plan_only else {}
         if approved is not None:
             more["approved"] = approved
-        try:
-            document, seconds = split_task_seconds(submit(table, due, **more))
-        except JobLeftRunningError as left:
-            left.operation = PausedOperation(
-                due=replace(self.due, engine="spark", options=self.asked),
-                begun_at=self.blank.started_at,
-                applies=not plan_only,
-            )
-            raise
+        document, seconds = split_task_seconds(submit(table, due, **more))
         self.context.jobs.add(seconds)
         return document
 

@@ -28,7 +28,6 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.submission import JobLeftRunningError
 
 LIFE = timedelta(minutes=5)
 """The lifetime of a lease that is not renewed."""
@@ -96,17 +95,12 @@ class Leases:
             target=self._keep, args=(name, uri, holder, ended), name="lease", daemon=True
         )
         renewing.start()
-        is_left = False
         try:
             yield
-        except JobLeftRunningError:
-            is_left = True
-            raise
         finally:
             ended.set()
             renewing.join()
-            if not is_left:
-                self.release(name, holder=holder, uri=uri)
+            self.release(name, holder=holder, uri=uri)
 
     def is_held(self, uri: str) -> bool:
         """Whether a task holds the lease of the table at an address."""

@@ -1,9 +1,9 @@
-"""Records about tables and their policies: assessments, runs and paused runs."""
+"""Records about tables and their policies: assessments and runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -176,37 +176,6 @@ class RunResult(Record):
         """Whether missing approvals are the only reason why nothing was run."""
         waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)
         return self.status == "blocked" and waiting
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PausedOperation(Record):
-    """The operation whose job continues."""
-
-    due: AssessedOperation
-    begun_at: Instant
-    applies: bool
-    """Whether the job applies the operation, so that its end is the end of the operation. Otherwise
-    it only plans.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PausedRun(Record):
-    """The state of a run between two operations, and the current operation.
-
-    `JobLeftRunningError` contains it. After the job has ended, `RunEnvironment.paused` continues
-    from it.
-    """
-
-    started_at: Instant
-    before: Assessment
-    """The assessment at the start of the run."""
-    operation: PausedOperation
-    outcomes: tuple[OperationOutcome, ...] = ()
-    """The outcomes of the previous operations."""
-    versions: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The versions of the table on which each operation has run."""
-    last_runs: tuple[LastRun, ...] = ()
 
 
 def updated_runs(

@@ -20,15 +20,8 @@ from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, with_freed
 from delta_maintenance.policies.measuring import TableState, measured
-from delta_maintenance.policies.models import (
-    Assessment,
-    OperationOutcome,
-    PausedRun,
-    RunResult,
-    updated_runs,
-)
+from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult, updated_runs
 from delta_maintenance.policies.run import RunStatus, result_of_failure
-from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 _REASON = "requested manually"
@@ -57,14 +50,12 @@ def run_operation(
 
     `options` are fields of the operation's Options, which override those of the policy. With
     `approved`, it runs only if its plan has the approved effect. Errors of the library are
-    returned, not raised, except the `BusyError` of a lease. If a Spark job is left running, its
-    `JobLeftRunningError` has the state with which to continue.
+    returned, not raised, except the `BusyError` of a lease.
     """
     environment = environment or RunEnvironment()
     snapshots = environment.snapshots or NewestSnapshots(table)
-    now, record, paused = environment.now, find(operation), environment.paused
-    started = now() if paused is None else paused.started_at
-    last_runs = last_runs if paused is None else paused.last_runs
+    now, record = environment.now, find(operation)
+    started = now()
 
     def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
         previous = known.health if known is not None else None
@@ -72,15 +63,13 @@ def run_operation(
             table, rules, now=now(), last_runs=runs, previous=previous, snapshots=snapshots
         )
 
-    before = assess(policy_table, last_runs, None) if paused is None else paused.before
+    before = assess(policy_table, last_runs, None)
     # A table that cannot be read is what an operation on the table itself examines.
     if before.status == "failed" and record.takes == "snapshot":
         failure = result_of_failure(before, last_runs=last_runs)
         return replace(failure, started_at=started, ended_at=now())
 
     def asked() -> AssessedOperation:
-        if paused is not None:
-            return paused.operation.due
         about = [run for run in last_runs if run.table_id in (None, snapshots.known_id)]
         if not plan_only and (held := record.is_held_by(about)) is not None:
             raise RefusedError(held, remedy="run fsck again after the repair")
@@ -97,17 +86,7 @@ def run_operation(
             plans_on_spark=environment.submit is not None,
             claim=claim,
         )
-        try:
-            outcome = _outcome(context, record, asked, plan_only=plan_only, approved=approved)
-        except JobLeftRunningError as left:
-            assert left.operation is not None
-            left.run = PausedRun(
-                started_at=started,
-                before=before,
-                operation=left.operation,
-                last_runs=tuple(last_runs),
-            )
-            raise
+        outcome = _outcome(context, record, asked, plan_only=plan_only, approved=approved)
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
@@ -150,26 +129,15 @@ def run_plans(
     results: list[RunResult] = []
     environment = environment or RunEnvironment()
     environment = replace(environment, snapshots=NewestSnapshots(table))
-    done = environment.paused.outcomes if environment.paused is not None else ()
-    for plan in plans[len(done) :]:
-        try:
-            result = run_operation(
-                table,
-                policy_table,
-                plan.operation,
-                last_runs=last_runs,
-                approved=plan,
-                environment=environment,
-            )
-        except JobLeftRunningError as left:
-            assert left.run is not None
-            left.run = replace(left.run, outcomes=(*done, *_outcomes(results)))
-            if results:
-                first = results[0]
-                assert first.before is not None
-                left.run = replace(left.run, started_at=first.started_at, before=first.before)
-            raise
-        environment = replace(environment, paused=None)
+    for plan in plans:
+        result = run_operation(
+            table,
+            policy_table,
+            plan.operation,
+            last_runs=last_runs,
+            approved=plan,
+            environment=environment,
+        )
         results.append(result)
         last_runs = result.last_runs
         if result.status != "done":
@@ -179,12 +147,8 @@ def run_plans(
         last,
         started_at=first.started_at,
         before=first.before,
-        outcomes=(*done, *_outcomes(results)),
+        outcomes=tuple(outcome for result in results for outcome in result.outcomes),
     )
-
-
-def _outcomes(results: Sequence[RunResult]) -> tuple[OperationOutcome, ...]:
-    return tuple(outcome for result in results for outcome in result.outcomes)
 
 
 def _outcome(

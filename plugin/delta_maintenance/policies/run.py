@@ -44,11 +44,9 @@ from delta_maintenance.policies.models import (
     LastRun,
     MaintainedVersion,
     OperationOutcome,
-    PausedRun,
     RunResult,
     updated_runs,
 )
-from delta_maintenance.submission import JobLeftRunningError
 from delta_maintenance.table.read.table import Table
 
 _NO_APPROVALS = Approvals()
@@ -82,8 +80,7 @@ def run(
     and each outcome contains the Plan for the table as it is now. The lease of `environment` is
     taken before the first change and held until the end; a run that changes nothing never takes it.
     Errors are returned, not raised, also unexpected ones; except the `BusyError` of the lease and
-    those that `environment` names. If a Spark job is left running, its `JobLeftRunningError`
-    contains the state with which to continue.
+    those that `environment` names.
     """
     environment = environment or RunEnvironment()
     with environment.claiming() as claim:
@@ -146,29 +143,21 @@ class _Run:
         self._bytes_of_deleted = cache(self.context.table.store.bytes_of_deleted)
 
     def run(self) -> RunResult:
-        paused, began = self.context.environment.paused, time.monotonic()
-        if paused is None:
-            started, before = self.context.environment.now(), self._assess(None)
-            latest, due = before, self._next(before)
-        else:
-            started, before, due = paused.started_at, paused.before, paused.operation.due
-            latest = self._restored(paused)
+        began, started = time.monotonic(), self.context.environment.now()
+        before = latest = self._assess(None)
+        due = self._next(before)
         if due is not None:
             with self.context.environment.turn(time.monotonic() - began):
-                latest = self._work(latest, due, started, before)
+                latest = self._work(latest, due, started)
         return self._result(started, before, None if latest is before else latest)
 
     def _work(
-        self,
-        latest: Assessment,
-        due: AssessedOperation | None,
-        started: datetime,
-        before: Assessment,
+        self, latest: Assessment, due: AssessedOperation | None, started: datetime
     ) -> Assessment:
         """Runs the operations that are due, from one on; returns the assessment after them."""
         while due is not None:
             was = TableState.of(latest.health)
-            outcome = replace(self._outcome_or_pause(due, started, before), before=was)
+            outcome = replace(self._outcome(due, started), before=was)
             self.outcomes.append(outcome)
             if outcome.status == "stopped" or outcome.plan_is_corrupt:
                 break
@@ -183,13 +172,6 @@ class _Run:
     def _ended_at(self, after: Assessment) -> None:
         """Completes the last outcome by the state of the table after it."""
         self.outcomes[-1] = replace(self.outcomes[-1], after=TableState.of(after.health))
-
-    def _restored(self, paused: PausedRun) -> Assessment:
-        """Restores the state of a paused run; returns the newest assessment."""
-        self.outcomes = list(paused.outcomes)
-        self.at_version = {name: list(versions) for name, versions in paused.versions.items()}
-        self.last_runs = {each.operation: each for each in paused.last_runs}
-        return self._assess(paused.before) if paused.outcomes else paused.before
 
     def _assess(self, previous: Assessment | None) -> Assessment:
         return assess_table(
@@ -213,26 +195,8 @@ class _Run:
                 return due
         return None
 
-    def _outcome_or_pause(
-        self, due: AssessedOperation, started: datetime, before: Assessment
-    ) -> OperationOutcome:
-        try:
-            return self._outcome(due, started)
-        except JobLeftRunningError as left:
-            assert left.operation is not None
-            left.run = PausedRun(
-                started_at=started,
-                before=before,
-                operation=left.operation,
-                outcomes=tuple(self.outcomes),
-                versions={name: tuple(versions) for name, versions in self.at_version.items()},
-                last_runs=tuple(self.last_runs.values()),
-            )
-            raise
-
     def _outcome(self, due: AssessedOperation, started: datetime) -> OperationOutcome:
-        paused = self.context.paused(due)
-        now = self.context.environment.now() if paused is None else paused.begun_at
+        now = self.context.environment.now()
         blank = OperationOutcome(
             operation=due.operation,
             status="needs-approval",
@@ -242,11 +206,11 @@ class _Run:
         )
         needed = due.needs_approval and not self.plan_only
         needed = needed and due.operation not in self.approvals.operations
-        if needed and due.operation in self.approvals.asked and paused is None:
+        if needed and due.operation in self.approvals.asked:
             return blank
         approved = self.approvals.plan_of(due.operation) if needed else None
         limit = self.context.policy_table.rules.limits.max_duration
-        if limit is not None and now - started >= limit and paused is None:
+        if limit is not None and now - started >= limit:
             return replace(
                 blank,
                 status="stopped",

@@ -147,8 +147,7 @@ def test_every_argument_is_templated_named_and_documented(case: Case) -> None:
         if parameter.kind is parameter.KEYWORD_ONLY
     ]
     docs = "".join(inspect.getdoc(base) or "" for base in type(made).__mro__)
-    # As in all providers, `deferrable` is not templated: its default is that of the deployment.
-    assert sorted(made.template_fields) == sorted({*own} - {"deferrable"})
+    assert sorted(made.template_fields) == sorted({*own})
     for name in own:
         assert hasattr(made, name) and f":param {name}:" in docs
     assert set(find(case.verb).subjects) <= set(made.template_fields)

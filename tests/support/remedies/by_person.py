@@ -16,7 +16,7 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
     r"^(Conclusion|failed): .*; (see the Result, and )?run again": (
         "tests/airflow/operators/test_retries.py"
     ),
-    r"check the job's log; it is safe": "tests/airflow/spark/test_killed_tasks.py",
+    r"check the job's log; it is safe": "tests/airflow/spark/test_submission.py",
     r"cannot be found by an executor": "tests/spark/test_sidecars.py",
     # Plans of deletions.
     r"would now be cut off": "tests/operations/clean_log/test_concurrency.py",
