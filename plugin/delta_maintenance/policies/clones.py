@@ -6,8 +6,8 @@ decides which clones a vacuum reads. The vacuum itself reads the files that they
 
 A table that cannot be read is a clone if a readable file of its log, or an earlier run, shows a
 folder of the vacuumed table, or if its catalog calls it one. Otherwise it does not hold up the
-others. A table whose store does not answer is waited for once; one whose store is slow, by each
-vacuum for at most two minutes, since a clone may have been made there in the meantime.
+others. A table whose store does not answer is waited for once, and so is one whose store is slow:
+after that, what its last look has shown counts while the next one is under way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -56,7 +57,10 @@ _FRESH = timedelta(minutes=5)
 clone that is made meanwhile may be one of an old version, whose files are not live any more: what
 deletes looks at all others first."""
 _PATIENCE, _BRIEFLY = 120.0, 5.0
-"""The seconds for which a table is waited for, and one that could not be read before."""
+"""The seconds for which a table is waited for, and one that could not be read before or is slow. A
+look at an ordinary table takes less than both, also while the machine is busy."""
+_SLOW = 20.0
+"""The seconds from which a look that reads only what is new is one at a slow table."""
 _MOST_FILE_BYTES = 64 << 20
 _HEAD = 64 << 10
 _LINKED = (StoreKind.LOCAL, StoreKind.HDFS)
@@ -109,6 +113,8 @@ class PolicyClones:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looks: dict[str, _Look] = field(default_factory=dict, repr=False)
     """Those under way."""
+    _slow: set[str] = field(default_factory=set, repr=False)
+    """The tables whose last look was slow, although only newer commits were to be read."""
     _looked_at: datetime | None = None
     _looks_anew: int = 0
     _tables: Mapping[str, PolicyTable] = field(default_factory=dict, repr=False)
@@ -261,8 +267,9 @@ class PolicyClones:
         remembered = {**self._remembered(), **self._known}
         remembered |= self._ended_looks()
         self._begin_looks(remembered, now, anew=anew)
-        for look in self._looks.values():
-            wait_for(look.job, patience=_PATIENCE if look.known.problem is None else _BRIEFLY)
+        for uri, look in self._looks.items():
+            is_prompt = look.known.problem is None and uri not in self._slow
+            wait_for(look.job, patience=_PATIENCE if is_prompt else _BRIEFLY)
         late = {
             uri: look.known.or_failed(_LATE, look.folders.sorted(), now=now)
             for uri, look in self._looks.items()
@@ -303,7 +310,17 @@ class PolicyClones:
             self._looks[table.uri] = _Look(job, folders, known)
 
     def _look(self, now: datetime, asked: tuple[PolicyTable, References, Folders]) -> References:
-        table, known, folders = asked
+        began, (table, known, _) = time.monotonic(), asked
+        try:
+            return self._look_at(now, *asked)
+        finally:
+            # The first look reads the whole log, which takes long where no store is slow.
+            is_slow = known.commit is not None and time.monotonic() - began >= _SLOW
+            (self._slow.add if is_slow else self._slow.discard)(table.uri)
+
+    def _look_at(
+        self, now: datetime, table: PolicyTable, known: References, folders: Folders
+    ) -> References:
         try:
             options = self.options_at(table.rules.storage, table.uri)
             opened = open_table(table.uri, options)

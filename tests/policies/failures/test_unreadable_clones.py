@@ -187,3 +187,31 @@ def test_a_failure_is_remembered_for_a_while_and_not_by_other_processes(
     assert set(again.clones.of(Table(named_store(f"{LAKE}/a")), policy_table, anew=True)) == {
         f"{LAKE}/copy"
     }
+
+
+def test_a_slow_table_is_waited_for_once_and_what_its_last_look_has_shown_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table("a", "x.parquet")
+    copy = table("copy", "own.parquet")
+    store = Silent(monkeypatch, "copy")
+    monkeypatch.setattr(clones_module, "_PATIENCE", 60.0)
+    store.released.set()
+    run = Run("a", "copy")
+    entry = run.policy.table_at(f"{LAKE}/a", name="a")
+
+    def clones() -> tuple[str, ...]:
+        return run.clones.of(Table(named_store(f"{LAKE}/a")), entry, anew=True)
+
+    monkeypatch.setattr(clones_module, "_SLOW", 0.0)
+    assert clones() == () and run.clones._slow == set(), "the first look may take long"
+    assert clones() == () and copy.store.root in run.clones._slow
+    store.released.clear()
+    copy.log(add(f"{LAKE}/a/x.parquet"))
+    assert clones() == clones() == (), "nobody waits until the look ends"
+    assert store.looks == 3, "which is one for all"
+    monkeypatch.setattr(clones_module, "_SLOW", 20.0)
+    store.released.set()
+    wait([look.job for look in run.clones._looks.values()], timeout=20)
+    assert clones() == (copy.store.root,)
+    assert run.clones._slow == set(), "the store is as fast as others again"
