@@ -77,7 +77,7 @@ def on_starting(component: Any) -> None:
 def create_spark_pool() -> None:
     """Creates the pool unless it exists; its number of slots can then be changed in Airflow.
 
-    It includes deferred tasks, whose drivers use as many resources as those of other tasks.
+    It includes deferred tasks, since a task of another provider may be deferred while its job runs.
     """
     slots = spark_pool_slots()
     if slots is None:

@@ -116,7 +116,8 @@ class PolicyClones:
     _slow: set[str] = field(default_factory=set, repr=False)
     """The tables whose last look was slow, although only newer commits were to be read."""
     _looked_at: datetime | None = None
-    _looks_anew: int = 0
+    _looks_anew: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0}, repr=False)
+    """The number of all looks for deletions, and of those that waited for slow tables."""
     _tables: Mapping[str, PolicyTable] = field(default_factory=dict, repr=False)
     _places: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
     _known: dict[str, References] = field(default_factory=dict, repr=False)
@@ -139,11 +140,12 @@ class PolicyClones:
         policy that no earlier run could list.
         """
         unreadable = policy_table.rules.clones.unreadable
-        before = self._looks_anew
+        is_strict = unreadable == "block"
+        before = self._looks_anew[is_strict]
         with self._lock:
             # A look serves every thread that waited for it to begin.
-            if not anew or before == self._looks_anew:
-                self._look_again(anew=anew)
+            if not anew or before == self._looks_anew[is_strict]:
+                self._look_again(anew=anew, wait_for_slow=is_strict)
             unexamined: dict[str, str] = {}
             for failed in self._found.unread:
                 if not self._was_listed(failed.pattern):
@@ -254,11 +256,12 @@ class PolicyClones:
         assert self.discovered is not None
         return self.discovered
 
-    def _look_again(self, *, anew: bool) -> None:
+    def _look_again(self, *, anew: bool, wait_for_slow: bool) -> None:
         now, last = self.now(), self._looked_at
         if not anew and last is not None and timedelta() <= now - last < _FRESH:
             return
-        self._looks_anew += anew
+        self._looks_anew[False] += anew
+        self._looks_anew[True] += anew and wait_for_slow
         if anew or self.discovered is None:
             self.discovered = self.discover()
         # A ledger is nobody's clone, and one that is down must not keep others from a vacuum.
@@ -268,7 +271,7 @@ class PolicyClones:
         remembered |= self._ended_looks()
         self._begin_looks(remembered, now, anew=anew)
         for uri, look in self._looks.items():
-            is_prompt = look.known.problem is None and uri not in self._slow
+            is_prompt = look.known.problem is None and (wait_for_slow or uri not in self._slow)
             wait_for(look.job, patience=_PATIENCE if is_prompt else _BRIEFLY)
         late = {
             uri: look.known.or_failed(_LATE, look.folders.sorted(), now=now)

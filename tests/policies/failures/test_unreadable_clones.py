@@ -210,8 +210,10 @@ def test_a_slow_table_is_waited_for_once_and_what_its_last_look_has_shown_counts
     copy.log(add(f"{LAKE}/a/x.parquet"))
     assert clones() == clones() == (), "nobody waits until the look ends"
     assert store.looks == 3, "which is one for all"
+    strict = Run("a", "copy", clones={"unreadable": "block"}).policy.table_at(f"{LAKE}/a", name="a")
+    threading.Timer(0.5, store.released.set).start()
+    of_a = Table(named_store(f"{LAKE}/a"))
+    assert run.clones.of(of_a, strict, anew=True) == (copy.store.root,), "it waits where asked to"
     monkeypatch.setattr(clones_module, "_SLOW", 20.0)
-    store.released.set()
-    wait([look.job for look in run.clones._looks.values()], timeout=20)
     assert clones() == (copy.store.root,)
     assert run.clones._slow == set(), "the store is as fast as others again"
