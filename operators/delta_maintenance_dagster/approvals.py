@@ -71,7 +71,7 @@ def build_approval_job(
             context.add_output_metadata(listed)
             return
         plans = _approved(context, config, tables)
-        clones = resources.clones(context.resources, settings.state)
+        clones = resources.clones(context, settings.name, settings.state)
         runs = [
             TableRun(
                 context=context,

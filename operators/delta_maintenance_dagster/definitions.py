@@ -130,6 +130,7 @@ def build_definitions(
         shared = SharedState(uri=execution.state, storage=resources.storage)
     approved = [table for table in tables if table.policy.rules.approval]
     settings = StepSettings(
+        name=name,
         thresholds=thresholds,
         retry_policy=execution.retry_policy,
         pool=execution.pool,

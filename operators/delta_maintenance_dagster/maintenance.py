@@ -76,6 +76,8 @@ class MaintenanceConfig(dg.Config):
 class StepSettings:
     """Settings that all steps of maintenance share."""
 
+    name: str = "delta_maintenance"
+    """The name of the definitions."""
     thresholds: HealthThresholds | None = None
     """The thresholds for health checks in each run; None for no checks."""
     retry_policy: dg.RetryPolicy = RETRY_POLICY
@@ -150,7 +152,7 @@ def build_maintenance_step(
         selected = context.selected_asset_keys
         # A person waits for other runs.
         state = settings.state if config.operation is None and not config.plan_only else None
-        clones = resources.clones(context.resources, settings.state)
+        clones = resources.clones(context, settings.name, settings.state)
         runs = [
             TableRun(
                 context=context,

@@ -4,7 +4,7 @@
 
 import re
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import dagster as dg
@@ -98,7 +98,13 @@ class Reference(Generic[R]):
                 f"the resource {self.target!r} is not available while definitions are loaded, but "
                 "patterns of tables need it: specify the storage in the component"
             )
-        # Reads the environment variables that its fields refer to.
+        return self._ready
+
+    @cached_property
+    def _ready(self) -> R:
+        # Reads the environment variables that its fields refer to. Once, because Dagster makes an
+        # instance with databases for each call.
+        assert not isinstance(self.target, str)
         return cast(R, self.target.process_config_and_initialize())
 
     def named(self, connection: str | None) -> "Reference[R]":

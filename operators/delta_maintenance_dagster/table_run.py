@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 
@@ -102,13 +104,20 @@ class Resources:
         others = (*self.others, *of_readers, *of_ledgers)
         return own.union(*(storage.required for storage in others))
 
-    def clones(self, provided: Any, state: SharedState | None) -> PolicyClones:
-        """Returns the search for clones; `provided` are the resources of an execution. With a
-        `state`, it remembers what it reads between runs.
+    def clones(self, context: Context, name: str, state: SharedState | None) -> PolicyClones:
+        """Returns the search for clones, which remembers between runs what it reads: in the folder
+        of assessments if there is one, or else in Dagster's own folder on this host.
         """
         from delta_maintenance.policies.clones import PolicyClones
         from delta_maintenance.policies.discovery import Discovery, FailedSearches, discover
         from delta_maintenance.policies.rediscovery import kept_tables
+        from delta_maintenance.storage import open_store
+
+        provided = context.resources
+        origin = context.run.remote_job_origin
+        location = "" if origin is None else quote(origin.location_name, safe="")
+        # Each step is a process of its own, which would read the logs of all tables anew.
+        own = Path(context.instance.storage_directory(), "delta_maintenance", location, name)
 
         def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
             storage = self.storage.named(rule.connection).resolve(provided)
@@ -146,7 +155,7 @@ class Resources:
                 {id(each.among): each.among for each in self.tables if each.among}.values()
             ),
             tables=tuple(each.policy for each in self.tables),
-            state=None if state is None else state.open(provided).store,
+            state=open_store(str(own)) if state is None else state.open(provided).store,
         )
 
 

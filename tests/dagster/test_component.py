@@ -28,6 +28,7 @@ from delta_maintenance_dagster import (
     DeltaStorageResource,
     DeltaTableEntry,
 )
+from delta_maintenance_dagster.resources import Reference
 from tests.support.hostile.canaries import SECRET
 
 Load = Callable[..., dg.Definitions]
@@ -157,6 +158,9 @@ def test_secrets_of_resources_are_read_where_they_are_used(
         "AWS_SECRET_ACCESS_KEY": "hush",
         "AWS_SESSION_TOKEN": "hush",
     }
+    # Dagster makes an instance with databases each time that it reads them.
+    reference = Reference(resource)
+    assert reference.resolve(None) is reference.resolve(None)
 
 
 def test_storage_options_of_the_policy_override_the_resource() -> None:

@@ -6,8 +6,8 @@ decides which clones a vacuum reads. The vacuum itself reads the files that they
 
 A table that cannot be read is a clone if a readable file of its log, or an earlier run, shows a
 folder of the vacuumed table, or if its catalog calls it one. Otherwise it does not hold up the
-others. A table whose store does not answer is waited for once, and so is one whose store is slow:
-after that, what its last look has shown counts while the next one is under way.
+others. A table whose store does not answer is waited for once, and one whose store is slow every 15
+minutes: meanwhile, what its last look has shown counts while the next one is under way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -61,6 +61,9 @@ _PATIENCE, _BRIEFLY = 120.0, 5.0
 look at an ordinary table takes less than both, also while the machine is busy."""
 _SLOW = 20.0
 """The seconds from which a look that reads only what is new is one at a slow table."""
+_OLDEST = timedelta(minutes=15)
+"""The age from which what a look at a slow table has shown does not count without a new one: a
+process may end before its look does."""
 _MOST_FILE_BYTES = 64 << 20
 _HEAD = 64 << 10
 _LINKED = (StoreKind.LOCAL, StoreKind.HDFS)
@@ -113,8 +116,6 @@ class PolicyClones:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _looks: dict[str, _Look] = field(default_factory=dict, repr=False)
     """Those under way."""
-    _slow: set[str] = field(default_factory=set, repr=False)
-    """The tables whose last look was slow, although only newer commits were to be read."""
     _looked_at: datetime | None = None
     _looks_anew: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0}, repr=False)
     """The number of all looks for deletions, and of those that waited for slow tables."""
@@ -270,13 +271,19 @@ class PolicyClones:
         remembered = {**self._remembered(), **self._known}
         remembered |= self._ended_looks()
         self._begin_looks(remembered, now, anew=anew)
+
+        def is_waited_for(look: _Look) -> bool:
+            if look.known.is_slow:
+                return wait_for_slow or not _is_recent(look.known, now)
+            return look.known.problem is None
+
+        for look in self._looks.values():
+            wait_for(look.job, patience=_PATIENCE if is_waited_for(look) else _BRIEFLY)
+        late = {}
         for uri, look in self._looks.items():
-            is_prompt = look.known.problem is None and (wait_for_slow or uri not in self._slow)
-            wait_for(look.job, patience=_PATIENCE if is_prompt else _BRIEFLY)
-        late = {
-            uri: look.known.or_failed(_LATE, look.folders.sorted(), now=now)
-            for uri, look in self._looks.items()
-        }
+            references = look.known.or_failed(_LATE, look.folders.sorted(), now=now)
+            # A store that did not answer for so long is not only slow.
+            late[uri] = replace(references, is_slow=references.is_slow and not is_waited_for(look))
         known = {**remembered, **late, **self._ended_looks()}
         known = {uri: each for uri, each in known.items() if uri in self._tables}
         self._looked_at = now
@@ -313,13 +320,13 @@ class PolicyClones:
             self._looks[table.uri] = _Look(job, folders, known)
 
     def _look(self, now: datetime, asked: tuple[PolicyTable, References, Folders]) -> References:
-        began, (table, known, _) = time.monotonic(), asked
-        try:
-            return self._look_at(now, *asked)
-        finally:
-            # The first look reads the whole log, which takes long where no store is slow.
-            is_slow = known.commit is not None and time.monotonic() - began >= _SLOW
-            (self._slow.add if is_slow else self._slow.discard)(table.uri)
+        began, (_, known, _) = time.monotonic(), asked
+        references = self._look_at(now, *asked)
+        if references.problem is not None:
+            return replace(references, is_slow=False)
+        # The first look reads the whole log, which takes long where no store is slow.
+        is_slow = known.commit is not None and time.monotonic() - began >= _SLOW
+        return replace(references, is_slow=is_slow, known_until=now)
 
     def _look_at(
         self, now: datetime, table: PolicyTable, known: References, folders: Folders
@@ -389,6 +396,11 @@ class PolicyClones:
             if _MEMORY not in self._warned:
                 _logger.warning("what refers to which tables cannot be remembered: %s", error)
             self._warned.add(_MEMORY)
+
+
+def _is_recent(known: References, now: datetime) -> bool:
+    """Whether what the last look has shown counts without a new one."""
+    return known.known_until is not None and timedelta() <= now - known.known_until < _OLDEST
 
 
 def _is_part(part: str, whole: str) -> bool:

@@ -204,8 +204,12 @@ def test_a_slow_table_is_waited_for_once_and_what_its_last_look_has_shown_counts
         return run.clones.of(Table(named_store(f"{LAKE}/a")), entry, anew=True)
 
     monkeypatch.setattr(clones_module, "_SLOW", 0.0)
-    assert clones() == () and run.clones._slow == set(), "the first look may take long"
-    assert clones() == () and copy.store.root in run.clones._slow
+
+    def is_slow() -> bool:
+        return run.clones._known[copy.store.root].is_slow
+
+    assert clones() == () and not is_slow(), "the first look may take long"
+    assert clones() == () and is_slow()
     store.released.clear()
     copy.log(add(f"{LAKE}/a/x.parquet"))
     assert clones() == clones() == (), "nobody waits until the look ends"
@@ -216,4 +220,34 @@ def test_a_slow_table_is_waited_for_once_and_what_its_last_look_has_shown_counts
     assert run.clones.of(of_a, strict, anew=True) == (copy.store.root,), "it waits where asked to"
     monkeypatch.setattr(clones_module, "_SLOW", 20.0)
     assert clones() == (copy.store.root,)
-    assert run.clones._slow == set(), "the store is as fast as others again"
+    assert not is_slow(), "the store is as fast as others again"
+
+
+def test_a_slow_table_is_waited_for_every_15_minutes_whatever_process_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table("a", "x.parquet")
+    copy = table("copy", "own.parquet")
+    store, state = Silent(monkeypatch, "copy"), MemoryStore()
+    monkeypatch.setattr(clones_module, "_SLOW", 0.0)
+    monkeypatch.setattr(clones_module, "_PATIENCE", 60.0)
+    store.released.set()
+
+    def looks_in_a_process(minutes: int) -> set[str]:
+        run = Run("a", "copy", state=state)
+        run.now += timedelta(minutes=minutes)
+        return run.of("a")
+
+    assert looks_in_a_process(0) == looks_in_a_process(6) == set()
+    copy.log(add(f"{LAKE}/a/x.parquet"))
+    store.released.clear()
+    assert looks_in_a_process(12) == looks_in_a_process(20) == set(), "neither waits"
+    threading.Timer(0.5, store.released.set).start()
+    assert looks_in_a_process(26) == {"copy"}, "what was seen has become too old"
+    # Then it stops to answer.
+    store.released.clear()
+    monkeypatch.setattr(clones_module, "_PATIENCE", 0.2)
+    assert looks_in_a_process(50) == {"copy"}
+    monkeypatch.setattr(clones_module, "_PATIENCE", 60.0)
+    assert looks_in_a_process(56) == {"copy"}, "it is not waited for again"
+    store.released.set()

@@ -56,6 +56,10 @@ class References:
     earlier times."""
     is_whole: bool = True
     """Whether the log was ever read up to that version. Otherwise, there may be other folders."""
+    is_slow: bool = False
+    """Whether the last look that did not fail was slow, although only newer commits were read."""
+    known_until: datetime | None = None
+    """When the last look began that did not fail."""
 
     def or_failed(self, problem: str, folders: Iterable[str], *, now: datetime) -> References:
         """Returns what is known of a table whose log cannot be read now, except in part."""
