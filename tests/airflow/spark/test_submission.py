@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import CommitConflictError
+from delta_maintenance.submission.job_report import JobError
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
@@ -412,9 +413,10 @@ def test_a_job_that_failed_or_did_a_part_is_done_again(
     task = operator(DeltaVacuumOperator, report_folder=str(tmp_path / "reports"))
     vacuumed = {"table": "s3://lake/events", "version": 9, "status": "partly", "failed": 1}
     vacuumed |= {"failures": ["a.parquet: no"]}
-    error = {"type": "StorageError", "message": "down", "problem": "down", "exit_status": 1}
-    spark.acts(reports({"status": "failed", "error": {**error, "retryable": True}}), "sys.exit(1)")
-    with pytest.raises(Exception, match="down"):
+    # As of any library.
+    error = JobError.of(RuntimeError("down")).to_json()
+    spark.acts(reports({"status": "failed", "error": error}), "sys.exit(1)")
+    with pytest.raises(Exception, match=r"down.*check the job's log; it is safe to run again"):
         task.execute(task_context)
     spark.acts(reports({"status": "done", "result": vacuumed}))
     with pytest.raises(Exception, match="1 file could not be deleted"):
