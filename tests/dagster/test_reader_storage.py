@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import dagster as dg
 
@@ -26,7 +27,10 @@ def test_a_reader_names_a_resource_of_its_own() -> None:
     ).of(table)
     assert resources.required == {"team_state"}
     provided = SimpleNamespace(team_state=DeltaStorageResource(options={"AWS_REGION": "state"}))
-    clones = resources.clones(provided, None)
+    with dg.instance_for_test() as instance:
+        run = SimpleNamespace(remote_job_origin=None)
+        context: Any = SimpleNamespace(resources=provided, run=run, instance=instance)
+        clones = resources.clones(context, "lake", None)
     (reader,) = policy.rules.readers
     assert reader.storage is not None
     assert clones.options_at(reader.storage, STATE) == {"AWS_REGION": "state"}
