@@ -211,14 +211,14 @@ def key_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def at_least(least: int, text: str) -> int:
+def at_least(minimum: int, text: str) -> int:
     """Parses an integer of at least `least`."""
     try:
         number = int(text)
     except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {least}")
+        number = minimum - 1
+    if number < minimum:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of at least {minimum}")
     return number
 
 

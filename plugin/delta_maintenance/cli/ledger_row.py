@@ -34,6 +34,6 @@ def _record(arguments: argparse.Namespace, result: RunResult) -> None:
     from delta_maintenance.cli import policy_ledger
     from delta_maintenance.policies.definition.ledger import LedgerRule
 
-    given = dict(arguments.storage_options)
+    storage_options = dict(arguments.storage_options)
     rule = LedgerRule(uri=arguments.ledger)
-    policy_ledger.record(policy_ledger.recorder_of(rule, given=given, state=None), result)
+    policy_ledger.record(policy_ledger.recorder_of(rule, given=storage_options, state=None), result)

@@ -88,8 +88,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     if not words:
         parser.print_help()
         parser.exit()
-    known = (*_READING, *BUILT_IN, *_TABLES)
-    if not words[0].startswith("-") and words[0] not in known and words[0] not in verbs():
+    known_verbs = (*_READING, *BUILT_IN, *_TABLES)
+    if not words[0].startswith("-") and words[0] not in known_verbs and words[0] not in verbs():
         meant = closest(words[0], verbs(), likeness=0.6)
         hint = f"; did you mean {meant}?" if meant is not None else ""
         parser.error(f"there is no verb {words[0]!r}{hint}")
@@ -155,21 +155,21 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    asked = words[0] if words else ""
-    if asked in (*_READING, *_TABLES):
-        _add_verbs(subparsers, (asked,))
-    elif asked in BUILT_IN:
-        operation_verb.add_parser(subparsers, find(asked))
+    requested_verb = words[0] if words else ""
+    if requested_verb in (*_READING, *_TABLES):
+        _add_verbs(subparsers, (requested_verb,))
+    elif requested_verb in BUILT_IN:
+        operation_verb.add_parser(subparsers, find(requested_verb))
     else:
         _add_verbs(subparsers, _READING)
         for record in operations():
             operation_verb.add_parser(subparsers, record)
         _add_verbs(subparsers, _TABLES)
-    for each in subparsers.choices.values():
-        each.add_common_options()
+    for verb_parser in subparsers.choices.values():
+        verb_parser.add_common_options()
     return parser
 
 
-def _add_verbs(subparsers: Verbs, asked: Sequence[str]) -> None:
-    for module in dict.fromkeys(_MODULES.get(name, name) for name in asked):
+def _add_verbs(subparsers: Verbs, words: Sequence[str]) -> None:
+    for module in dict.fromkeys(_MODULES.get(name, name) for name in words):
         import_module(f"delta_maintenance.cli.verbs.{module}").add_parser(subparsers)

@@ -25,8 +25,8 @@ def remedy_near(address: str, storage_options: Mapping[str, str]) -> str | None:
     None if neither is found, or if the store cannot be searched.
     """
     try:
-        given = Address.parse(address).absolute()
-        return _within(given, storage_options) or _above(address, storage_options)
+        absolute = Address.parse(address).absolute()
+        return _within(absolute, storage_options) or _above(address, storage_options)
     except DeltaMaintenanceError:
         # The error that led here stays the one that is shown.
         return None
@@ -47,11 +47,11 @@ def _above(address: str, storage_options: Mapping[str, str]) -> str | None:
     store = open_store(address, storage_options)
     if store.is_near:
         budget = iter(range(_FOLDERS_BELOW))
-        found = tables_in(store, leads_on=lambda folder: next(budget, None) is not None)
+        tables = tables_in(store, leads_on=lambda folder: next(budget, None) is not None)
     else:
-        found = tables_in_first(store, batches=_PAGES_BELOW)
-    names = [*islice(filter(None, found), _SHOWN + 1)]
+        tables = tables_in_first(store, batches=_PAGES_BELOW)
+    names = [*islice(filter(None, tables), _SHOWN + 1)]
     if not names:
         return None
-    more = " and others" if len(names) > _SHOWN else ""
-    return f"give the address of a table; the folder contains {', '.join(names[:_SHOWN])}{more}"
+    rest = " and others" if len(names) > _SHOWN else ""
+    return f"give the address of a table; the folder contains {', '.join(names[:_SHOWN])}{rest}"

@@ -170,8 +170,8 @@ class _Verb:
         self.row.document = document
         name = arguments.catalog_name
         if arguments.json:
-            named = {} if name is None else {"catalog_name": name}
-            _print_document({**named, **document.to_json()}, listing)
+            catalog_name = {} if name is None else {"catalog_name": name}
+            _print_document({**catalog_name, **document.to_json()}, listing)
         else:
             dry_run = arguments.dry_run
             facts = (record.plan_facts if dry_run else record.result_facts)(document)
@@ -206,20 +206,20 @@ def _for_job(options: Any, plan: Any) -> Any:
     if has_field(options, "engine"):
         options = replace(options, engine="spark")
     if has_field(options, "operation_id") and options.operation_id is None:
-        own = getattr(plan, "operation_id", None)
-        if own is not None:
+        operation_id = getattr(plan, "operation_id", None)
+        if operation_id is not None:
             # The ID was generated with the plan, so no commit before the plan can have it.
-            options = replace(options, operation_id=own, operation_since=plan.planned_at)
+            options = replace(options, operation_id=operation_id, operation_since=plan.planned_at)
     return options
 
 
 def _print_lines(lines: Iterable[str]) -> None:
     lines = iter(lines)
-    while some := [*islice(lines, _LINES_AT_ONCE)]:
-        if not all(map(str.isascii, some)):
-            some = [_printable_line(line) for line in some]
-        some.append("")
-        sys.stdout.write("\n".join(some))
+    while chunk := [*islice(lines, _LINES_AT_ONCE)]:
+        if not all(map(str.isascii, chunk)):
+            chunk = [_printable_line(line) for line in chunk]
+        chunk.append("")
+        sys.stdout.write("\n".join(chunk))
 
 
 def _printable_line(line: str) -> str:
@@ -268,12 +268,12 @@ def add_flags(parser: argparse.ArgumentParser, options: type[Record]) -> None:
 
 def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
     """Builds the Options from parsed flags. Raises `InvalidRequestError` for invalid values."""
-    given = {}
+    values = {}
     for field in flag_fields(options):
         value = getattr(arguments, field.name)
         if value is not None:
-            given[field.name] = _value(field, value)
-    return options(**given).validated()
+            values[field.name] = _value(field, value)
+    return options(**values).validated()
 
 
 def _name(field: FlagField) -> str:
@@ -308,10 +308,10 @@ def _settings(field: FlagField) -> dict[str, Any]:
     return {"type": _parser(kind, field.least), "metavar": field.flag.metavar or metavar}
 
 
-def _parser(kind: Any, least: int | None) -> Any:
+def _parser(kind: Any, minimum: int | None) -> Any:
     bare = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
     if bare is int:
-        return int if least is None else partial(at_least, least)
+        return int if minimum is None else partial(at_least, minimum)
     return str
 
 
@@ -322,7 +322,7 @@ def _metavar(kind: Any) -> str:
 
 def _least(kind: Any) -> int | None:
     metadata = getattr(kind, "__metadata__", ())
-    return next((each.least for each in metadata if hasattr(each, "least")), None)
+    return next((constraint.least for constraint in metadata if hasattr(constraint, "least")), None)
 
 
 def _item(kind: Any) -> Any:

@@ -111,9 +111,9 @@ def print_named(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     if not sys.stdout.isatty() or needed <= console.width:
         console.print(table)
         return
-    for name, part in named_parts(columns, rows):
+    for name, columns_of_part in named_parts(columns, rows):
         console.print(name, soft_wrap=True)
-        console.print(part)
+        console.print(columns_of_part)
 
 
 def say(line: str) -> None:
@@ -180,20 +180,22 @@ class Progress:
         if self._bars is not None:
             self._bars.stop()
 
-    def __call__(self, what: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
+    def __call__(
+        self, label: str, done: int, total: int | None, /, *, unit: Unit = "count"
+    ) -> None:
         if self._bars is not None:
-            self._bars.show(what, done, total, unit)
+            self._bars.show(label, done, total, unit)
             return
-        line, now = self._text(what, done, total, unit=unit), clock.now()
-        if now - self._spoke.get(what, self._began) >= _QUIET:
-            self._spoke[what] = now
+        line, now = self._text(label, done, total, unit=unit), clock.now()
+        if now - self._spoke.get(label, self._began) >= _QUIET:
+            self._spoke[label] = now
             say(line)
 
     def of(self, table: str) -> Callable[..., None]:
         """Returns the progress of one of several tables, whose name goes before each stage."""
 
-        def report(what: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
-            self(f"{table}: {what}", done, total, unit=unit)
+        def report(label: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
+            self(f"{table}: {label}", done, total, unit=unit)
 
         return report
 
@@ -218,18 +220,18 @@ class _Bars:
         self._lock = threading.Lock()
         self._progress.start()
 
-    def show(self, what: str, done: int, total: int | None, unit: Unit) -> None:
+    def show(self, label: str, done: int, total: int | None, unit: Unit) -> None:
         amounts = amount_text(done, unit)
         if total is not None:
             amounts += f" of {amount_text(total, unit)}"
         with self._lock:
-            if what not in self._tasks:
-                self._tasks[what] = self._progress.add_task(
-                    printable(what), total=total, amounts=amounts
+            if label not in self._tasks:
+                self._tasks[label] = self._progress.add_task(
+                    printable(label), total=total, amounts=amounts
                 )
             if len(self._tasks) > _MOST_BARS:
                 self._progress.remove_task(self._tasks.pop(next(iter(self._tasks))))
-            self._progress.update(self._tasks[what], completed=done, total=total, amounts=amounts)
+            self._progress.update(self._tasks[label], completed=done, total=total, amounts=amounts)
 
     def stop(self) -> None:
         self._progress.stop()

@@ -42,7 +42,7 @@ class Scan:
 
 def addresses_of(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Returns the addresses on the command line and in the file of `--list`, each of them once."""
-    given = [*arguments.addresses]
+    addresses = [*arguments.addresses]
     if arguments.list is not None:
         try:
             lines = Path(arguments.list).read_text(encoding="utf-8").split("\n")
@@ -53,16 +53,16 @@ def addresses_of(arguments: argparse.Namespace) -> tuple[str, ...]:
                 file=arguments.list,
                 remedy="give a file with one address in each line",
             ) from error
-        named = (line.strip(" \t\r") for line in lines)
-        listed = [line for line in named if line and not line.startswith("#")]
+        stripped_lines = (line.strip(" \t\r") for line in lines)
+        listed = [line for line in stripped_lines if line and not line.startswith("#")]
         if not listed:
             raise InvalidRequestError(
                 "the list names no address",
                 file=arguments.list,
                 remedy="write one address in each line",
             )
-        given += listed
-    return tuple(dict.fromkeys(map(_checked, given)))
+        addresses += listed
+    return tuple(dict.fromkeys(map(_checked, addresses)))
 
 
 def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
@@ -72,26 +72,28 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
     table is found, and `InvalidRequestError` if there is none.
     """
     options = dict(arguments.storage_options)
-    found = _tables(_policy(addresses, clusters=True), options)
-    warn(found.found.warnings())
-    if not found.tables:
-        found.found.complete()
+    tables = _tables(_policy(addresses, clusters=True), options)
+    warn(tables.found.warnings())
+    if not tables.tables:
+        tables.found.complete()
         raise InvalidRequestError(
             f"there is no Delta table at or below {', '.join(addresses)}",
             remedy="give a folder above tables, a bucket or a table; a Delta table has a folder "
             "_delta_log",
         )
-    assessments = found.assessments()
+    assessments = tables.assessments()
     with ThreadPoolExecutor(_PARALLEL) as pool:
         writers = {
-            table.uri: seen
-            for table, seen in zip(
-                found.tables, pool.map(partial(_writers, found), found.tables), strict=True
+            table.uri: table_writers
+            for table, table_writers in zip(
+                tables.tables, pool.map(partial(_writers, tables), tables.tables), strict=True
             )
         }
-    clusters = any(each.health and each.health.clustering_columns for each in assessments)
+    clusters = any(
+        assessment.health and assessment.health.clustering_columns for assessment in assessments
+    )
     places = [_place(address, writers) for address in addresses]
-    heading = f"Written on {clock.now():%F} for {count_text(len(found.tables), 'table')}."
+    heading = f"Written on {clock.now():%F} for {count_text(len(tables.tables), 'table')}."
     return Scan(
         policy=policy_for_places(places, heading=heading, clusters=clusters, options=options),
         assessments=tuple(sorted(assessments, key=_work)),
@@ -100,26 +102,26 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
 
 def print_scan(result: Scan) -> None:
     """Prints the tables with the most work, the problems, and what the first run would do."""
-    read = [each for each in result.assessments if each.health is not None]
-    failed = [each for each in result.assessments if each.status == "failed"]
+    read = [assessment for assessment in result.assessments if assessment.health is not None]
+    failed = [assessment for assessment in result.assessments if assessment.status == "failed"]
     print_lines(
         ("table", "files", "small", "log to open", "due"),
         [
             (
-                each.name,
+                assessment.name,
                 f"{health.num_files:,}",
                 f"{health.small_file_share:.0%}",
                 size_text(health.bytes_to_open),
-                ", ".join(due.operation for due in each.due) or "nothing",
+                ", ".join(due.operation for due in assessment.due) or "nothing",
             )
-            for each in read[:_SHOWN]
-            if (health := each.health) is not None
+            for assessment in read[:_SHOWN]
+            if (health := assessment.health) is not None
         ],
     )
     if len(read) > _SHOWN:
         print(f"and {count_text(len(read) - _SHOWN, 'more table')} with less work")
-    for each in failed[:_PROBLEMS]:
-        say(f"{each.name}: {each.problem}")
+    for assessment in failed[:_PROBLEMS]:
+        say(f"{assessment.name}: {assessment.problem}")
     if len(failed) > _PROBLEMS:
         say(f"{len(failed) - _PROBLEMS:,} more cannot be read; `assess --failed` lists them")
     of_all = f"{len(read):,} of " if failed else ""
@@ -135,15 +137,15 @@ def print_scan(result: Scan) -> None:
 def _first_run(assessments: Iterable[Assessment]) -> Iterable[tuple[object, ...]]:
     due: dict[str, list[AssessedOperation]] = {}
     for assessment in assessments:
-        for each in assessment.operations:
-            if each.status == "due":
-                due.setdefault(each.operation, []).append(each)
-    for operation, those in due.items():
-        yield operation, f"{len(those):,}", "; ".join(_would(those))
+        for operation_due in assessment.operations:
+            if operation_due.status == "due":
+                due.setdefault(operation_due.operation, []).append(operation_due)
+    for operation, of_tables in due.items():
+        yield operation, f"{len(of_tables):,}", "; ".join(_would(of_tables))
 
 
 def _would(due: Sequence[AssessedOperation]) -> Iterable[str]:
-    if any(each.needs_approval for each in due):
+    if any(operation.needs_approval for operation in due):
         yield "wait for your approval of its plan"
     files, size = sum(e.reclaims_files for e in due), sum(e.reclaims_bytes for e in due)
     if files:
@@ -178,8 +180,10 @@ def _tables(policy: str, options: Mapping[str, str]) -> PolicyTables:
 def _place(address: str, writers: Mapping[str, Sequence[str]]) -> ScannedPlace:
     """`writers` are those of each table, by its address."""
     below = [uri for uri in writers if f"{uri}/".startswith(f"{address.rstrip('/')}/")]
-    seen = dict.fromkeys(writer for uri in below for writer in writers[uri])
-    return ScannedPlace(address=address, is_table=below == [address], writers=tuple(seen))
+    distinct_writers = dict.fromkeys(writer for uri in below for writer in writers[uri])
+    return ScannedPlace(
+        address=address, is_table=below == [address], writers=tuple(distinct_writers)
+    )
 
 
 def _writers(tables: PolicyTables, table: PolicyTable) -> Sequence[str]:
@@ -192,13 +196,13 @@ def _writers(tables: PolicyTables, table: PolicyTable) -> Sequence[str]:
     except DeltaMaintenanceError:
         # The assessment of the table has the same problem.
         return ()
-    found = (commit.commit_info.get("engineInfo") for commit in commits)
-    return tuple(dict.fromkeys(each for each in found if isinstance(each, str)))
+    engines = (commit.commit_info.get("engineInfo") for commit in commits)
+    return tuple(dict.fromkeys(engine for engine in engines if isinstance(engine, str)))
 
 
 def _work(assessment: Assessment) -> tuple[bool, int, str]:
     """The order of tables: those with the most bytes to read first."""
-    to_read = sum(each.bytes_to_read for each in assessment.due)
+    to_read = sum(operation.bytes_to_read for operation in assessment.due)
     return assessment.health is None, -to_read, assessment.name
 
 

@@ -120,19 +120,23 @@ def absolute(address: str) -> str:
 
 
 def split_secrets(
-    table: str, given: Mapping[str, str]
+    table: str, storage_options: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     """Separates storage options into public ones and environment variables for the secret ones.
 
     None marks a variable that must not be inherited, because it belongs to other credentials.
     """
-    if not given:
+    if not storage_options:
         return {}, {}
     # Loads the clients of object stores, which only tables on them need.
     from delta_maintenance.storage.options import parse_options
 
-    options = parse_options(table, given)
-    return (options.public(), options.secrets()) if options is not None else (dict(given), {})
+    options = parse_options(table, storage_options)
+    return (
+        (options.public(), options.secrets())
+        if options is not None
+        else (dict(storage_options), {})
+    )
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: bool) -> str:

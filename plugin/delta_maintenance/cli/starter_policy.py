@@ -120,7 +120,9 @@ def _names(addresses: Iterable[str]) -> list[str]:
     """The last folders of addresses, with a number where one repeats."""
     names: list[str] = []
     for address in addresses:
-        last = re.split(r"[/?#]", address.rstrip("/"))[-1] or "tables"
-        taken = sum(re.fullmatch(rf"{re.escape(last)}(-\d+)?", each) is not None for each in names)
-        names.append(f"{last}-{taken + 1}" if taken else last)
+        folder_name = re.split(r"[/?#]", address.rstrip("/"))[-1] or "tables"
+        same_names = sum(
+            re.fullmatch(rf"{re.escape(folder_name)}(-\d+)?", name) is not None for name in names
+        )
+        names.append(f"{folder_name}-{same_names + 1}" if same_names else folder_name)
     return names

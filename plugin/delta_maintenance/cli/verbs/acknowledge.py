@@ -88,15 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     state = AssessmentStore(arguments.state, dict(arguments.storage_options))
     try:
-        known = state.acknowledge(arguments.name, make).acknowledgement
+        acknowledgement = state.acknowledge(arguments.name, make).acknowledgement
     finally:
         state.close()
     if arguments.json:
-        shown = known.to_json() if known is not None else None
-        print_json({"name": arguments.name, "acknowledgement": shown})
+        document = acknowledgement.to_json() if acknowledgement is not None else None
+        print_json({"name": arguments.name, "acknowledgement": document})
     else:
-        told = str(known) if known is not None else "no longer acknowledged"
-        print(f"{printable(arguments.name)}: {printable(told)}")
+        text = str(acknowledgement) if acknowledgement is not None else "no longer acknowledged"
+        print(f"{printable(arguments.name)}: {printable(text)}")
     return 0
 
 

@@ -68,24 +68,33 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
     assessments = tables.assessments()
-    failed = [each for each in assessments if each.status == "failed"]
-    known = {each.name: told for each in failed if (told := _acknowledged(tables, each))}
+    failed = [assessment for assessment in assessments if assessment.status == "failed"]
+    acknowledged = {
+        assessment.name: acknowledgement
+        for assessment in failed
+        if (acknowledgement := _acknowledged(tables, assessment))
+    }
     chosen = _chosen(assessments, arguments)
     if arguments.json:
         print_json([assessment.to_json() for assessment in chosen])
     elif arguments.group_by is not None:
-        print_table(*_groups(chosen, known, by=arguments.group_by))
+        print_table(*_groups(chosen, acknowledged, by=arguments.group_by))
     elif arguments.reasons:
         print_named(
             ("table", "version", "operation", "status", "why", "brings"),
-            [row for assessment in chosen for row in _rows(assessment, known)],
+            [row for assessment in chosen for row in _rows(assessment, acknowledged)],
         )
     else:
-        print_lines(("table", "status", "due"), [_line(each, known) for each in chosen])
+        print_lines(
+            ("table", "status", "due"), [_line(assessment, acknowledged) for assessment in chosen]
+        )
     if not arguments.json:
-        why = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
-        print(f"{_sums(assessments, known)}{why}")
-    return worst(((each.name, each.problem, each.exit_status) for each in failed), known)
+        hint = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
+        print(f"{_sums(assessments, acknowledged)}{hint}")
+    return worst(
+        ((assessment.name, assessment.problem, assessment.exit_status) for assessment in failed),
+        acknowledged,
+    )
 
 
 def worst(
@@ -98,9 +107,13 @@ def worst(
     """
     statuses = set()
     for name, problem, status in failures:
-        known = (acknowledged or {}).get(name)
-        say(f"{name}: {problem}" if known is None else f"{name}: {known}: {problem}")
-        if known is None:
+        acknowledgement = (acknowledged or {}).get(name)
+        say(
+            f"{name}: {problem}"
+            if acknowledgement is None
+            else f"{name}: {acknowledgement}: {problem}"
+        )
+        if acknowledgement is None:
             statuses.add(status)
     return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
 
@@ -119,55 +132,63 @@ def _chosen(
     if not (arguments.due or arguments.failed):
         return assessments
     return [
-        each
-        for each in assessments
-        if (arguments.due and each.due) or (arguments.failed and each.status == "failed")
+        assessment
+        for assessment in assessments
+        if (arguments.due and assessment.due)
+        or (arguments.failed and assessment.status == "failed")
     ]
 
 
-def _status(assessment: Assessment, known: Mapping[str, Acknowledgement]) -> str:
-    if assessment.name in known:
+def _status(assessment: Assessment, acknowledged: Mapping[str, Acknowledgement]) -> str:
+    if assessment.name in acknowledged:
         return "acknowledged"
-    if assessment.due and all(each.needs_approval for each in assessment.due):
+    if assessment.due and all(operation.needs_approval for operation in assessment.due):
         return _WAITS
     return assessment.status.replace("-", " ")
 
 
-def _line(assessment: Assessment, known: Mapping[str, Acknowledgement]) -> tuple[str, str, str]:
+def _line(
+    assessment: Assessment, acknowledged: Mapping[str, Acknowledgement]
+) -> tuple[str, str, str]:
     """The name, the status, and every operation that is not up to date with what it brings."""
-    told = []
-    for each in assessment.operations:
-        if each.status == "not-due":
+    operation_texts = []
+    for operation in assessment.operations:
+        if operation.status == "not-due":
             continue
-        state = _state(each)
-        shown = () if state in ("due", _status(assessment, known)) else (state,)
-        more = "; ".join(filter(None, [_gain(each), *shown]))
-        told.append(f"{each.operation} ({more})" if more else each.operation)
-    if not told and assessment.next_due_at is not None:
-        told.append(f"until {assessment.next_due_at:%F %R} UTC")
+        state = _state(operation)
+        status_texts = () if state in ("due", _status(assessment, acknowledged)) else (state,)
+        details = "; ".join(filter(None, [_gain(operation), *status_texts]))
+        operation_texts.append(
+            f"{operation.operation} ({details})" if details else operation.operation
+        )
+    if not operation_texts and assessment.next_due_at is not None:
+        operation_texts.append(f"until {assessment.next_due_at:%F %R} UTC")
     if assessment.held:
-        told.append(f"held by {', '.join(each.holder for each in assessment.held)}")
-    return assessment.name, _status(assessment, known), ", ".join(told)
+        operation_texts.append(f"held by {', '.join(hold.holder for hold in assessment.held)}")
+    return assessment.name, _status(assessment, acknowledged), ", ".join(operation_texts)
 
 
 def _groups(
-    assessments: Sequence[Assessment], known: Mapping[str, Acknowledgement], *, by: str
+    assessments: Sequence[Assessment], acknowledged: Mapping[str, Acknowledgement], *, by: str
 ) -> tuple[Sequence[str], Iterable[Sequence[object]]]:
     if by == "owner":
-        owned = Counter((each.owner or "no owner", _status(each, known)) for each in assessments)
+        owned = Counter(
+            (assessment.owner or "no owner", _status(assessment, acknowledged))
+            for assessment in assessments
+        )
         owners = dict.fromkeys(owner for owner, _ in owned)
         return ("owner", *_STATUSES), [
             (owner, *(owned[owner, status] or "" for status in _STATUSES)) for owner in owners
         ]
     reasons = Counter(
-        (each.operation, _state(each), _without_numbers(each))
+        (assessed.operation, _state(assessed), _without_numbers(assessed))
         for assessment in assessments
-        for each in assessment.operations
-        if each.status != "not-due"
+        for assessed in assessment.operations
+        if assessed.status != "not-due"
     )
     return ("operation", "status", "tables", "why"), [
-        (operation, status, number, why)
-        for (operation, status, why), number in reasons.most_common()
+        (operation, status, number, reason)
+        for (operation, status, reason), number in reasons.most_common()
     ]
 
 
@@ -180,39 +201,41 @@ def _without_numbers(operation: AssessedOperation) -> str:
     return re.sub(r"\d[\d.,:]*", "N", operation.reason)
 
 
-def _sums(assessments: Sequence[Assessment], known: Mapping[str, Acknowledgement]) -> str:
-    numbers = Counter(_status(each, known) for each in assessments)
-    told = [
+def _sums(assessments: Sequence[Assessment], acknowledged: Mapping[str, Acknowledgement]) -> str:
+    numbers = Counter(_status(assessment, acknowledged) for assessment in assessments)
+    counts = [
         f"{numbers[status]:,} {_THEY_WAIT if status == _WAITS else status}"
         for status in _STATUSES
         if numbers[status]
     ]
-    return f"{count_text(len(assessments), 'table')}: {', '.join(told)}"
+    return f"{count_text(len(assessments), 'table')}: {', '.join(counts)}"
 
 
 def _rows(
-    assessment: Assessment, known: Mapping[str, Acknowledgement]
+    assessment: Assessment, acknowledged: Mapping[str, Acknowledgement]
 ) -> Iterator[tuple[object, ...]]:
     version = assessment.health.version if assessment.health is not None else None
-    shown = [each for each in assessment.operations if each.status != "not-due"]
-    for number, each in enumerate(shown):
+    operations = [operation for operation in assessment.operations if operation.status != "not-due"]
+    for number, operation in enumerate(operations):
         yield (
             assessment.name if number == 0 else "",
             version if number == 0 else None,
-            each.operation,
-            _state(each),
-            each.reason,
-            _gain(each),
+            operation.operation,
+            _state(operation),
+            operation.reason,
+            _gain(operation),
         )
-    if not shown:
-        why = "" if assessment.next_due_at is None else f"until {assessment.next_due_at:%F %R} UTC"
+    if not operations:
+        reason = (
+            "" if assessment.next_due_at is None else f"until {assessment.next_due_at:%F %R} UTC"
+        )
         yield (
             assessment.name,
             version,
             "",
-            _status(assessment, known),
+            _status(assessment, acknowledged),
             # A problem has a line of its own below the table.
-            "" if assessment.problem is not None else why,
+            "" if assessment.problem is not None else reason,
             "",
         )
     for holder in assessment.held:

@@ -96,18 +96,19 @@ def run(arguments: argparse.Namespace) -> int:
     scanned = scan(addresses, arguments) if addresses else None
     files = _files(arguments.kind, folder, None if scanned is None else scanned.policy)
     written = {path: _write(path, text) for path, text in files.items()}
-    told = [{"file": str(path), "written": new} for path, new in written.items()]
+    documents = [{"file": str(path), "written": is_written} for path, is_written in written.items()]
     if arguments.json and scanned is None:
-        print_json(told)
+        print_json(documents)
     elif arguments.json and scanned is not None:
         tables = [assessment.to_json() for assessment in scanned.assessments]
-        print_json({"files": told, "tables": tables})
+        print_json({"files": documents, "tables": tables})
     else:
         if scanned is not None:
             print_scan(scanned)
             print()
-        for path, new in written.items():
-            print(f"{path}{'' if new else ': exists, not changed; --folder names another folder'}")
+        for path, is_written in written.items():
+            note = "" if is_written else ": exists, not changed; --folder names another folder"
+            print(f"{path}{note}")
         print(_next(arguments.kind, folder))
     return 0
 

@@ -92,10 +92,8 @@ def run(arguments: argparse.Namespace) -> int:
             rows = summary.newest(ledger, since=since, most=_SHOWN).to_pylist()
             _print_newest(rows, arguments)
         else:
-            found = summary.sums(
-                ledger, since=since, by=arguments.by, now=now, prices=policy.prices
-            )
-            _print_sums(found, arguments)
+            sums = summary.sums(ledger, since=since, by=arguments.by, now=now, prices=policy.prices)
+            _print_sums(sums, arguments)
     except NotADeltaTableError as error:
         error.remedy = "run the policy once: the first run that does something creates the ledger"
         raise
@@ -117,7 +115,7 @@ def _import(ledger: LedgerTable, policy: Policy, arguments: argparse.Namespace) 
 
     tables = PolicyTables(arguments, policy)
     warn(tables.found.warnings())
-    failures = [(each.name, each.problem, each.exit_status) for each in tables.unlisted]
+    failures = [(part.name, part.problem, part.exit_status) for part in tables.unlisted]
     rows, imported = 0, imported_versions(ledger)
     for table in tables.tables:
         try:
@@ -157,36 +155,36 @@ def _brought(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{before:,} → {after:,} files"
     if row["bytes_deleted"]:
         at = row["freed_at"]
-        known = row["freed"] if row["freed"] != "later" or at is not None else "unknown"
-        kept = _KEPT.get(known, "").format(at)
-        yield f"{size_text(row['bytes_deleted'])} deleted{kept}"
+        freed = row["freed"] if row["freed"] != "later" or at is not None else "unknown"
+        retained_text = _KEPT.get(freed, "").format(at)
+        yield f"{size_text(row['bytes_deleted'])} deleted{retained_text}"
     before, after = row["replay_bytes_before"], row["replay_bytes_after"]
     if before is not None and after is not None and after < before:
         yield f"{size_text(before)} → {size_text(after)} to open"
 
 
-def _print_sums(found: Sequence[LedgerSum], arguments: argparse.Namespace) -> None:
+def _print_sums(sums: Sequence[LedgerSum], arguments: argparse.Namespace) -> None:
     if arguments.json:
-        print_json([each.to_json() for each in found])
+        print_json([total.to_json() for total in sums])
         return
-    currency = next((each.currency for each in found if each.currency), None)
+    currency = next((total.currency for total in sums if total.currency), None)
     money = () if currency is None else (f"cost, {currency}", "saves a month")
     units = ("ran", "failed", "merged", "deleted", "freed", "to open", "requests", "seconds")
     columns = (arguments.by, *units, *money)
     rows = [
         (
-            each.group or "",
-            f"{each.operations:,}",
-            f"{each.failed:,}" if each.failed else "",
-            count_text(each.files_merged, "file") if each.files_merged else "",
-            size_text(each.bytes_deleted) if each.bytes_deleted else "",
-            size_text(each.bytes_freed) if each.bytes_freed else "",
-            f"-{size_text(each.replay_bytes_spared)}" if each.replay_bytes_spared else "",
-            f"{each.requests:,}" if each.requests else "",
-            f"{each.seconds:,.1f}",
-            *([_money(each.cost), _money(each.saves_a_month)] if money else []),
+            total.group or "",
+            f"{total.operations:,}",
+            f"{total.failed:,}" if total.failed else "",
+            count_text(total.files_merged, "file") if total.files_merged else "",
+            size_text(total.bytes_deleted) if total.bytes_deleted else "",
+            size_text(total.bytes_freed) if total.bytes_freed else "",
+            f"-{size_text(total.replay_bytes_spared)}" if total.replay_bytes_spared else "",
+            f"{total.requests:,}" if total.requests else "",
+            f"{total.seconds:,.1f}",
+            *([_money(total.cost), _money(total.saves_a_month)] if money else []),
         )
-        for each in found
+        for total in sums
     ]
     # Without those that nobody has counted, the rest fits a terminal more often.
     filled = [at for at in range(len(columns)) if not at or any(row[at] for row in rows)]

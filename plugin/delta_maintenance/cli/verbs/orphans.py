@@ -55,63 +55,70 @@ def run(arguments: argparse.Namespace) -> int:
     from delta_maintenance.policies.discovery import environment_options, resolved_options
     from delta_maintenance.policies.orphans import find_orphans
 
-    given = dict(arguments.storage_options)
+    connection_options = dict(arguments.storage_options)
 
     def storage_options(rule: StorageRule) -> Mapping[str, str]:
-        return {**resolved_options(rule), **given} if given else environment_options(rule)
+        return (
+            {**resolved_options(rule), **connection_options}
+            if connection_options
+            else environment_options(rule)
+        )
 
-    found = find_orphans(
+    orphans = find_orphans(
         load_policy(arguments.config), arguments.under, storage_options=storage_options
     )
     if arguments.html is not None:
-        _write_page(arguments.html, found)
+        _write_page(arguments.html, orphans)
     if arguments.json:
-        print_json(document(found))
+        print_json(document(orphans))
     else:
-        for each in found.orphans:
-            print(printable(each.uri))
-            for line in facts(each, found):
+        for orphan in orphans.orphans:
+            print(printable(orphan.uri))
+            for line in facts(orphan, orphans):
                 print(f"    {printable(line)}")
-        for referenced in found.referenced:
+        for referenced in orphans.referenced:
             say(f"{referenced.uri} is no orphan: {', '.join(referenced.by)} uses files of it")
-        say(summary(found))
-    return worst((each.where, str(each.error), each.error.exit_status) for each in found.failures)
+        say(summary(orphans))
+    return worst(
+        (failure.where, str(failure.error), failure.error.exit_status)
+        for failure in orphans.failures
+    )
 
 
-def document(found: Orphans) -> dict[str, object]:
+def document(orphans: Orphans) -> dict[str, object]:
     """The report as JSON."""
     return {
-        "under": found.under,
-        "assessed_at": instant_text(found.assessed_at),
-        "complete": not found.failures,
-        "size": found.size,
-        "known": found.known,
-        "excluded": found.excluded,
+        "under": orphans.under,
+        "assessed_at": instant_text(orphans.assessed_at),
+        "complete": not orphans.failures,
+        "size": orphans.size,
+        "known": orphans.known,
+        "excluded": orphans.excluded,
         "orphans": [
             {
-                "uri": each.uri,
-                "size": each.size,
-                "files": each.files,
-                "version": each.version,
-                "last_commit": instant_text(each.last_commit),
-                "contains": each.contains,
-                "problem": each.problem,
+                "uri": orphan.uri,
+                "size": orphan.size,
+                "files": orphan.files,
+                "version": orphan.version,
+                "last_commit": instant_text(orphan.last_commit),
+                "contains": orphan.contains,
+                "problem": orphan.problem,
             }
-            for each in found.orphans
+            for orphan in orphans.orphans
         ],
-        "referenced": [{"uri": each.uri, "by": each.by} for each in found.referenced],
+        "referenced": [{"uri": table.uri, "by": table.by} for table in orphans.referenced],
         "failures": [
             {
-                "where": each.where,
-                "problem": str(each.error),
-                "exit_status": each.error.exit_status,
+                "where": failure.where,
+                "problem": str(failure.error),
+                "exit_status": failure.error.exit_status,
             }
-            for each in found.failures
+            for failure in orphans.failures
         ],
     }
 
 
-def facts(orphan: Orphan, found: Orphans) -> Iterator[str]:
+def facts(orphan: Orphan, orphans: Orphans) -> Iterator[str]:
     """What the report says of a table, for people, in lines of less than 76 characters where names
     permit it.
     """
@@ -122,27 +129,27 @@ def facts(orphan: Orphan, found: Orphans) -> Iterator[str]:
     version = "no version" if orphan.version is None else f"version {orphan.version:,}"
     yield f"{size} in {count_text(orphan.files or 0, 'file')}, {version}"
     if orphan.last_commit is not None:
-        age = count_text((found.assessed_at - orphan.last_commit).days, "day")
+        age = count_text((orphans.assessed_at - orphan.last_commit).days, "day")
         yield f"last commit {orphan.last_commit:%Y-%m-%d}, {age} ago"
     for name in orphan.contains:
         yield f"contains {name}, which is in use"
 
 
-def summary(found: Orphans) -> str:
+def summary(orphans: Orphans) -> str:
     """The totals, for people."""
-    doubt = "" if not found.failures else ", and perhaps fewer: the search is not complete"
+    doubt = "" if not orphans.failures else ", and perhaps fewer: the search is not complete"
     return (
-        f"{count_text(len(found.orphans), 'table')} that nobody names, {size_text(found.size)}"
-        f"{doubt}; {found.known:,} known, {found.excluded:,} excluded, "
-        f"{len(found.referenced):,} with files in use"
+        f"{count_text(len(orphans.orphans), 'table')} that nobody names, {size_text(orphans.size)}"
+        f"{doubt}; {orphans.known:,} known, {orphans.excluded:,} excluded, "
+        f"{len(orphans.referenced):,} with files in use"
     )
 
 
-def _write_page(path: str, found: Orphans) -> None:
+def _write_page(path: str, orphans: Orphans) -> None:
 
     try:
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(page(found))
+            file.write(page(orphans))
     except OSError as error:
         raise InvalidRequestError(
             f"the page cannot be written: {error.strerror}",
@@ -151,44 +158,46 @@ def _write_page(path: str, found: Orphans) -> None:
         ) from None
 
 
-def page(found: Orphans) -> str:
+def page(orphans: Orphans) -> str:
     """Returns the document."""
-    places = ", ".join(map(_text, found.under))
-    parts = [
-        f"<h1>Tables that nobody names</h1><p>Under {places}, at {found.assessed_at:%F %R} UTC: "
-        f"{_text(summary(found))}.</p>"
+    places = ", ".join(map(_text, orphans.under))
+    html = [
+        f"<h1>Tables that nobody names</h1><p>Under {places}, at {orphans.assessed_at:%F %R} UTC: "
+        f"{_text(summary(orphans))}.</p>"
     ]
-    if found.failures:
-        failures = [f"<b>{_text(each.where)}</b>: {_text(each.error)}" for each in found.failures]
-        parts.append(
+    if orphans.failures:
+        failures = [
+            f"<b>{_text(failure.where)}</b>: {_text(failure.error)}" for failure in orphans.failures
+        ]
+        html.append(
             "<h2>Not searched</h2><p>Tables of these parts can be among those below.</p>"
             + _list(failures)
         )
-    if found.orphans:
-        rows = "".join(map("".join, (_row(each, found) for each in found.orphans)))
+    if orphans.orphans:
+        rows = "".join(map("".join, (_row(orphan, orphans) for orphan in orphans.orphans)))
         heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-        parts.append(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>")
-    if found.referenced:
+        html.append(f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>")
+    if orphans.referenced:
         used = [
-            f"<b>{_text(each.uri)}</b>: used by {', '.join(map(_text, each.by))}"
-            for each in found.referenced
+            f"<b>{_text(table.uri)}</b>: used by {', '.join(map(_text, table.by))}"
+            for table in orphans.referenced
         ]
-        parts.append("<h2>Unknown, with files that known tables use</h2>" + _list(used))
-    return f"{_HEAD}<body>{''.join(parts)}</body></html>\n"
+        html.append("<h2>Unknown, with files that known tables use</h2>" + _list(used))
+    return f"{_HEAD}<body>{''.join(html)}</body></html>\n"
 
 
-def _row(orphan: Orphan, found: Orphans) -> Iterator[str]:
+def _row(orphan: Orphan, orphans: Orphans) -> Iterator[str]:
     notes = [f"contains {_text(name)}, which is in use" for name in orphan.contains]
     if orphan.problem is not None:
         notes.append(_text(orphan.problem))
-    last = orphan.last_commit
+    last_commit = orphan.last_commit
     yield f"<tr><td>{'<br>'.join([_text(orphan.uri), *notes])}</td>"
     cells = (
         "" if orphan.size is None else size_text(orphan.size),
         "" if orphan.files is None else f"{orphan.files:,}",
         "" if orphan.version is None else f"{orphan.version:,}",
-        "" if last is None else f"{last:%Y-%m-%d}",
-        "" if last is None else count_text((found.assessed_at - last).days, "day"),
+        "" if last_commit is None else f"{last_commit:%Y-%m-%d}",
+        "" if last_commit is None else count_text((orphans.assessed_at - last_commit).days, "day"),
     )
     for name, cell in zip(_COLUMNS[1:], cells, strict=True):
         yield f"<td class=n data-name='{name}'>{cell}</td>"

@@ -77,26 +77,32 @@ def run(arguments: argparse.Namespace) -> int:
     from delta_maintenance.policies.running.lanes import work_side_by_side
 
     file = arguments.approve_from
-    named = read_plans(file)
+    plans_by_name = read_plans(file)
     tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
-    plans = plans_by_table(named, tables.tables, file=file)
+    plans = plans_by_table(plans_by_name, tables.tables, file=file)
     with Progress() as progress, ended_by_sigterm():
-        work = _Work(tables, arguments, plans, progress)
-        results = work_side_by_side(work.run, tables.tables)
+        table_work = _Work(tables, arguments, plans, progress)
+        results = work_side_by_side(table_work.run, tables.tables)
     results += [_unlisted(assessment) for assessment in tables.unlisted]
-    failed = [each for each in results if each.exit_status]
-    known = {each.name: told for each in failed if (told := _acknowledged(tables, each))}
+    failed = [result for result in results if result.exit_status]
+    acknowledged = {
+        result.name: acknowledgement
+        for result in failed
+        if (acknowledgement := _acknowledged(tables, result))
+    }
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
         print_named(
             ("table", "operation", "status", "seconds", "why"),
-            [row for result in results for row in _rows(result, known)],
+            [row for result in results for row in _rows(result, acknowledged)],
         )
-        for line in _sums(results, arguments, known):
+        for line in _sums(results, arguments, acknowledged):
             print(line)
-    return worst(((each.name, each.problem, each.exit_status) for each in failed), known)
+    return worst(
+        ((result.name, result.problem, result.exit_status) for result in failed), acknowledged
+    )
 
 
 def _default_policy(arguments: argparse.Namespace) -> Policy | None:
@@ -198,14 +204,14 @@ class _Work:
             verbose=self._arguments.verbose,
         )
         options = operation.options.to_json() if operation.options is not None else {}
-        asked = {
+        requested = {
             "options": options,
             "plan_only": plan_only,
             "approved": None if approved is None else approved.to_json(),
         }
         # Each job takes the memory of a driver, and the lines of two would be mixed.
         with self._spark:
-            return run_spark_job(operation.operation, asked, job)
+            return run_spark_job(operation.operation, requested, job)
 
 
 def _acknowledged(tables: PolicyTables, result: RunResult) -> Acknowledgement | None:
@@ -222,7 +228,9 @@ def _unlisted(pattern: Assessment) -> RunResult:
     return result_of_failure(pattern)
 
 
-def _rows(result: RunResult, known: Mapping[str, Acknowledgement]) -> Iterator[tuple[object, ...]]:
+def _rows(
+    result: RunResult, acknowledged: Mapping[str, Acknowledgement]
+) -> Iterator[tuple[object, ...]]:
     for number, outcome in enumerate(result.outcomes):
         yield (
             result.name if number == 0 else "",
@@ -236,7 +244,7 @@ def _rows(result: RunResult, known: Mapping[str, Acknowledgement]) -> Iterator[t
         yield (
             result.name,
             "",
-            "acknowledged" if result.name in known else result.status.replace("-", " "),
+            "acknowledged" if result.name in acknowledged else result.status.replace("-", " "),
             "",
             "" if result.problem is not None else _waiting(result),
         )
@@ -245,7 +253,7 @@ def _rows(result: RunResult, known: Mapping[str, Acknowledgement]) -> Iterator[t
 def _sums(
     results: Sequence[RunResult],
     arguments: argparse.Namespace,
-    known: Mapping[str, Acknowledgement],
+    acknowledged: Mapping[str, Acknowledgement],
 ) -> Iterator[str]:
     """The outcome of all tables, what was gained, and how to approve what waits."""
     from delta_maintenance.operations.core.freed import unfreed_texts
@@ -254,19 +262,19 @@ def _sums(
 
     statuses = Counter(
         "acknowledged"
-        if each.name in known
+        if result.name in acknowledged
         else "needs approval"
-        if each.waits_for_approval
-        else each.status.replace("-", " ")
-        for each in results
+        if result.waits_for_approval
+        else result.status.replace("-", " ")
+        for result in results
     )
-    told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
-    yield f"{count_text(len(results), 'table')}: {told}"
-    runs, now = [PastRun.of(each, None) for each in results], clock.now()
+    counts = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
+    yield f"{count_text(len(results), 'table')}: {counts}"
+    runs, now = [PastRun.of(result, None) for result in results], clock.now()
     if brought := gained(runs, now=now):
         yield "; ".join(brought)
-    yield from unfreed_texts([each for run in runs for each in run.freed], now)
-    pending = [plan for each in results for plan in pending_of(each)]
+    yield from unfreed_texts([freed for run in runs for freed in run.freed], now)
+    pending = [plan for result in results for plan in pending_of(result)]
     yield from waiting_texts(pending)
     if pending:
         yield (
@@ -278,8 +286,8 @@ def _sums(
 
 
 def _waiting(result: RunResult) -> str:
-    asked = result.before.operations if result.before is not None else ()
-    return "; ".join(f"{e.operation}: {e.reason}" for e in asked if e.status == "blocked")
+    operations = result.before.operations if result.before is not None else ()
+    return "; ".join(f"{e.operation}: {e.reason}" for e in operations if e.status == "blocked")
 
 
 _MOST_BYTES = 256 << 20
@@ -315,14 +323,14 @@ def read_plans(file: str | None) -> NamedPlans:
     """
     from delta_maintenance.policies.approval import ApprovedPlan
 
-    found: dict[str, list[ApprovedPlan]] = {}
+    plans_by_table: dict[str, list[ApprovedPlan]] = {}
     for result in _results(file) if file is not None else ():
         try:
-            plans = [ApprovedPlan.of(each) for each in result.outcomes if _has_plan(each)]
+            plans = [ApprovedPlan.of(outcome) for outcome in result.outcomes if _has_plan(outcome)]
         except InvalidRequestError as error:
             raise _wrong(str(file), f"{result.name}: {error.problem}") from None
-        found.setdefault(result.name, []).extend(plans)
-    return found
+        plans_by_table.setdefault(result.name, []).extend(plans)
+    return plans_by_table
 
 
 def plans_by_table(
@@ -333,16 +341,16 @@ def plans_by_table(
     A plan for none of their addresses goes to the table of the same name, whose run states the
     difference. `InvalidRequestError` if no plan is for any of the tables.
     """
-    found: dict[str, list[ApprovedPlan]] = {}
-    for name, each in plans.items():
-        for plan in each:
+    plans_by_name: dict[str, list[ApprovedPlan]] = {}
+    for name, approved_plans in plans.items():
+        for plan in approved_plans:
             at = [table.name for table in tables if plan.is_for(table.uri)]
             for table in at or [table.name for table in tables if table.name == name]:
-                found.setdefault(table, []).append(plan)
-    if any(plans.values()) and not found:
+                plans_by_name.setdefault(table, []).append(plan)
+    if any(plans.values()) and not plans_by_name:
         names = ", ".join([*plans][:3])
         raise _wrong(str(file), f"its plans are for {names}, which are no tables of this run")
-    return found
+    return plans_by_name
 
 
 def _has_plan(outcome: OperationOutcome) -> bool:

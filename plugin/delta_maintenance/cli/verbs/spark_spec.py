@@ -143,7 +143,7 @@ def _add_spec(verbs: Verbs) -> None:
         type=key_value,
         help="a variable of driver and executors, nothing secret; repeatable",
     )
-    for name, what in (
+    for name, description in (
         ("driver-cores", "N"),
         ("driver-memory", "SIZE"),
         ("executors", "N"),
@@ -151,7 +151,7 @@ def _add_spec(verbs: Verbs) -> None:
         ("executor-memory", "SIZE"),
         ("executor-memory-overhead", "SIZE"),
     ):
-        spark.add_argument(f"--{name}", metavar=what)
+        spark.add_argument(f"--{name}", metavar=description)
     parser.set_defaults(run=_run_spec)
 
 

@@ -37,32 +37,32 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the tables."""
     tables = PolicyTables(arguments)
-    found = tables.found
+    discovery = tables.found
     if arguments.json:
         print_json(
             {
                 "tables": [_document(table) for table in tables.tables],
                 "duplicates": [
-                    {"name": each.name, "kept": each.kept, "uri": each.uri}
-                    for each in found.duplicates
+                    {"name": duplicate.name, "kept": duplicate.kept, "uri": duplicate.uri}
+                    for duplicate in discovery.duplicates
                 ],
                 "passed_over": {
                     where: {str(reason): count for reason, count in counts.items()}
-                    for where, counts in found.passed_over.items()
+                    for where, counts in discovery.passed_over.items()
                 },
                 "failures": [
-                    {"where": each.name, "problem": each.problem, "exit_status": each.exit_status}
-                    for each in tables.unlisted
+                    {"where": part.name, "problem": part.problem, "exit_status": part.exit_status}
+                    for part in tables.unlisted
                 ],
             }
         )
     else:
         for table in tables.tables:
             print("\n".join(_lines(table)))
-        for line in (*found.warnings(), *found.counts()):
+        for line in (*discovery.warnings(), *discovery.counts()):
             say(line)
         say(count_text(len(tables.tables), "table"))
-    return worst((each.name, each.problem, each.exit_status) for each in tables.unlisted)
+    return worst((part.name, part.problem, part.exit_status) for part in tables.unlisted)
 
 
 def _document(table: PolicyTable) -> dict[str, object]:
