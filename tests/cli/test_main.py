@@ -116,7 +116,7 @@ def test_compacting_a_log_imports_only_what_it_needs(table: str) -> None:
         "pyarrow.parquet",
         "pyspark",
         "fsspec",
-        "delta_maintenance.operations.vacuum.options",
+        "delta_maintenance.operations.vacuum",
         "delta_maintenance.storage.azure.options",
     }
 

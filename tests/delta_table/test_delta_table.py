@@ -20,8 +20,8 @@ from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError, R
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.registry import BUILT_IN, find, register, unregister
-from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
-from delta_maintenance.operations.vacuum.options import VacuumOptions
+from delta_maintenance.operations.optimize import OptimizePlan, OptimizeResult
+from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage import open_store
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.fsck.options import Finding, FsckPlan, FsckResult
+from delta_maintenance.operations.fsck import Finding, FsckPlan, FsckResult
 from delta_maintenance.policies.assessments import AssessmentEntry
 
 

@@ -4,49 +4,28 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, overload
 
 from delta_maintenance.delta_table.parts import ExecutionParts
-from delta_maintenance.operations.add_constraint.options import (
-    AddConstraintPlan,
-    AddConstraintResult,
-)
-from delta_maintenance.operations.backfill_row_ids.options import (
-    BackfillRowIdsPlan,
-    BackfillRowIdsResult,
-)
-from delta_maintenance.operations.checkpoint.options import CheckpointPlan, CheckpointResult
-from delta_maintenance.operations.checksum.options import ChecksumPlan, ChecksumResult
-from delta_maintenance.operations.clean_log.options import CleanLogPlan, CleanLogResult
-from delta_maintenance.operations.cluster.options import ClusterPlan, ClusterResult
-from delta_maintenance.operations.compact_log.options import CompactLogPlan, CompactLogResult
+from delta_maintenance.operations.add_constraint import AddConstraintPlan, AddConstraintResult
+from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsPlan, BackfillRowIdsResult
+from delta_maintenance.operations.checkpoint import CheckpointPlan, CheckpointResult
+from delta_maintenance.operations.checksum import ChecksumPlan, ChecksumResult
+from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.cluster import ClusterPlan, ClusterResult
+from delta_maintenance.operations.compact_log import CompactLogPlan, CompactLogResult
 from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import AnyOperation
-from delta_maintenance.operations.drop_feature.options import DropFeaturePlan, DropFeatureResult
-from delta_maintenance.operations.erasure_report.options import (
-    ErasureReportPlan,
-    ErasureReportResult,
-)
-from delta_maintenance.operations.expire.options import ExpirePlan, ExpireResult
-from delta_maintenance.operations.fsck.options import FsckPlan, FsckResult
-from delta_maintenance.operations.keep_version.options import KeepVersionPlan, KeepVersionResult
-from delta_maintenance.operations.layout.options import LayoutPlan, LayoutResult
-from delta_maintenance.operations.optimize.options import OptimizePlan, OptimizeResult
-from delta_maintenance.operations.purge.options import PurgePlan, PurgeResult
-from delta_maintenance.operations.recompute_stats.options import (
-    RecomputeStatsPlan,
-    RecomputeStatsResult,
-)
-from delta_maintenance.operations.set_clustering.options import (
-    SetClusteringPlan,
-    SetClusteringResult,
-)
-from delta_maintenance.operations.set_properties.options import (
-    SetPropertiesPlan,
-    SetPropertiesResult,
-)
-from delta_maintenance.operations.upgrade_protocol.options import (
-    UpgradeProtocolPlan,
-    UpgradeProtocolResult,
-)
-from delta_maintenance.operations.vacuum.options import VacuumPlan, VacuumResult
+from delta_maintenance.operations.drop_feature import DropFeaturePlan, DropFeatureResult
+from delta_maintenance.operations.erasure_report import ErasureReportPlan, ErasureReportResult
+from delta_maintenance.operations.expire import ExpirePlan, ExpireResult
+from delta_maintenance.operations.fsck import FsckPlan, FsckResult
+from delta_maintenance.operations.keep_version import KeepVersionPlan, KeepVersionResult
+from delta_maintenance.operations.layout import LayoutPlan, LayoutResult
+from delta_maintenance.operations.optimize import OptimizePlan, OptimizeResult
+from delta_maintenance.operations.purge import PurgePlan, PurgeResult
+from delta_maintenance.operations.recompute_stats import RecomputeStatsPlan, RecomputeStatsResult
+from delta_maintenance.operations.set_clustering import SetClusteringPlan, SetClusteringResult
+from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPropertiesResult
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolPlan, UpgradeProtocolResult
+from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 
 class OperationMethods:
     def _execution_parts(self) -> ExecutionParts: ...

@@ -12,8 +12,13 @@ import pytest
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core.freed import Freed
-from delta_maintenance.operations.layout import LayoutResult
-from delta_maintenance.operations.layout.options import ColumnLayout, Depths, KeyProposal, Reading
+from delta_maintenance.operations.layout import (
+    ColumnLayout,
+    Depths,
+    KeyProposal,
+    LayoutResult,
+    Reading,
+)
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.testing.table_builder import TableBuilder

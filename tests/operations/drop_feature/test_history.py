@@ -10,8 +10,7 @@ from delta_maintenance.errors import RefusedError, VersionNotFoundError
 from delta_maintenance.operations import keep_version
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.drop_feature import DropFeatureResult
-from delta_maintenance.operations.drop_feature.record import conclusion
+from delta_maintenance.operations.drop_feature import DropFeatureResult, conclusion
 from delta_maintenance.operations.drop_feature.traces import (
     EMPTY_COMMIT,
     history_traces,

@@ -16,9 +16,16 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
-from delta_maintenance.operations.layout import LayoutOptions, LayoutPlan, apply, plan, record
+from delta_maintenance.operations.layout import (
+    LayoutOptions,
+    LayoutPlan,
+    LayoutResult,
+    apply,
+    conclusion_of_plan,
+    facts,
+    plan,
+)
 from delta_maintenance.operations.layout.measuring import Measured
-from delta_maintenance.operations.layout.options import LayoutResult
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.models import LastRun
@@ -146,7 +153,7 @@ def test_people_see_a_part_of_a_long_condition() -> None:
     assert {each.condition for each in seen.conditions} == {long, "lost = 1"}
     assert "no column of the table, so skipping nothing here: f(Id) > 1111" in seen.notes[0]
     assert seen.reason.startswith("the conditions compare no column")
-    shown = f"{record.facts(seen)} {record.conclusion_of_plan(seen)}"
+    shown = f"{facts(seen)} {conclusion_of_plan(seen)}"
     assert "lost = 1" in shown and len(shown) < 10_000
 
 

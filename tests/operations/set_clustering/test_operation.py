@@ -19,8 +19,11 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import set_clustering
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.set_clustering import SetClusteringOptions, SetClusteringResult
-from delta_maintenance.operations.set_clustering.record import RECORD
+from delta_maintenance.operations.set_clustering import (
+    RECORD,
+    SetClusteringOptions,
+    SetClusteringResult,
+)
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.protocol.schema.clustering import DOMAIN
 from delta_maintenance.table.read.table import Table

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import required_statistics
-from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
 from delta_maintenance.parquet.footers import END_BYTES, footer_size
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store

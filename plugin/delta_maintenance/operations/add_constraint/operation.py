@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations.add_constraint.options import (
+from delta_maintenance.operations.add_constraint import (
     AddConstraintOptions,
     AddConstraintPlan,
     AddConstraintResult,

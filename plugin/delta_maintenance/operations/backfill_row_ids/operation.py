@@ -22,6 +22,11 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations import checkpoint
+from delta_maintenance.operations.backfill_row_ids import (
+    BackfillRowIdsOptions,
+    BackfillRowIdsPlan,
+    BackfillRowIdsResult,
+)
 from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import (
     ENABLE,
@@ -32,11 +37,6 @@ from delta_maintenance.operations.backfill_row_ids.commits import (
     planned_support,
     require_unique,
     sources_of,
-)
-from delta_maintenance.operations.backfill_row_ids.options import (
-    BackfillRowIdsOptions,
-    BackfillRowIdsPlan,
-    BackfillRowIdsResult,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text

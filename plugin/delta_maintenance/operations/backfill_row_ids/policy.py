@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from delta_maintenance.operations.backfill_row_ids.options import BackfillRowIdsOptions
+from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, given, not_due
 

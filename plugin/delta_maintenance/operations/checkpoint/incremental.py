@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.checkpoint.options import Incremental
+from delta_maintenance.operations.checkpoint import Incremental
 from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -15,13 +15,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from delta_maintenance import clock
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
-from delta_maintenance.operations.checkpoint.incremental import decide, foresee
-from delta_maintenance.operations.checkpoint.options import (
+from delta_maintenance.operations.checkpoint import (
     CheckpointOptions,
     CheckpointPlan,
     CheckpointResult,
     Incremental,
 )
+from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
 from delta_maintenance.protocol.delta_log.sidecars import sidecar_size

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field
 
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.checkpoint.options import CheckpointOptions
+from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import (

@@ -7,7 +7,7 @@ not write them. The operation adds no version and never changes an existing chec
 from __future__ import annotations
 
 from delta_maintenance.errors import DeltaMaintenanceError, VersionNotFoundError
-from delta_maintenance.operations.checksum.options import (
+from delta_maintenance.operations.checksum import (
     ChecksumOptions,
     ChecksumPlan,
     ChecksumResult,

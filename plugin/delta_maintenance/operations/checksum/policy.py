@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delta_maintenance.operations import checksum
-from delta_maintenance.operations.checksum.options import ChecksumOptions
+from delta_maintenance.operations.checksum import ChecksumOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due

@@ -1,17 +1,275 @@
 """Deletes the log files that the retention of the table no longer needs."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.clean_log.options import (
-    LEAST_RETENTION,
-    CleanedGroup,
-    CleanLogOptions,
-    CleanLogPlan,
-    CleanLogResult,
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.facts import Facts, count_text, size_text
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.operation import (
+    Amounts,
+    Effects,
+    OperationRecord,
+    PolicyPart,
 )
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.options import Holders, LastRead, Streams
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.clean_log.operation import apply, plan
+
+
+LEAST_RETENTION = timedelta(hours=24)
+"""A writer that stalled for longer than the log retention could write an existing version again."""
+
+GroupKind = Literal[
+    "compactions",
+    "commits",
+    "checksums",
+    "checkpoints",
+    "staged-commits",
+    "hadoop-checksums",
+    "temporary-files",
+    "sidecars",
+]
+"""In the order of deletion: a file is deleted after all files that depend on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileGroup(Record):
+    """Files of one kind to delete."""
+
+    kind: GroupKind
+    count: int
+    bytes: int
+    first: str
+    """The first and the last file to be deleted; names are relative to `_delta_log`."""
+    last: str
+    because: str
+    kept: str | None
+    """The file after the last one, which is kept."""
+    kept_because: str | None
+    names: tuple[str, ...]
+    """All names, in the order of deletion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLogOptions(Record):
+    """How much history is kept."""
+
+    log_retention: Annotated[
+        timedelta | None,
+        Flag(
+            "how long history is kept, such as '60 days'; by default the table's "
+            "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
+            "both flags below",
+            metavar="I",
+        ),
+    ] = None
+    allow_short_retention: Annotated[
+        bool, Flag("allow deleting history that the table's own retention, or the last day, covers")
+    ] = False
+    no_other_writers: Annotated[
+        bool, Flag("confirm that no client writes to the table or reads its history during the run")
+    ] = False
+    as_of: Instant | None = None
+    """The instant as of which ages are computed: files whose retention ended later are kept. Used
+    to apply a plan that was approved some time ago.
+    """
+    streams: Streams = ()
+    last_read: LastRead = ()
+    holders: Holders = Holders()
+    """What else holds versions: kept versions and readers. The kept versions in the log always
+    count."""
+    to_the_minute: bool = False
+    """Whether the log retention boundary is rounded to the minute instead of to midnight, for
+    callers that wait for history to expire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLogPlan(Document):
+    """The files to delete, the reason, and the files that are kept."""
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: datetime
+    options: CleanLogOptions
+    cut_off_instant: datetime | None
+    """Midnight UTC, or the full minute if requested. The version that was current then and all
+    later versions are kept."""
+    cut_off_commit: int | None
+    """The newest commit that is not newer than that instant."""
+    oldest_version: int | None
+    """The oldest version that can be opened afterwards: that of the cut-off checkpoint."""
+    cut_off_checkpoint: str | None
+    """The first file of the checkpoint, relative to `_delta_log`."""
+    held: tuple[HeldBack, ...] = ()
+    """The files of the log that would be deleted if their holders did not need their versions."""
+    groups: tuple[FileGroup, ...]
+    """Empty if there is nothing to do."""
+    needs_classic_name: bool = False
+    """Whether the cut-off checkpoint is first copied to a name that clients without V2 can see."""
+    stale_hint: int | None = None
+    """The version in `_last_checkpoint` if its checkpoint will be deleted; the hint is then
+    replaced.
+    """
+    reason: str
+    """One sentence: the reason for the boundary, or why nothing is deleted."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would delete nothing."""
+        return not self.groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanedGroup(Record):
+    """The result for one group."""
+
+    kind: GroupKind
+    planned: int
+    deleted: int
+    """Deleted files, including those that another process deleted first."""
+    bytes: int = 0
+    """Their bytes; 0 if some of the planned files are left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanLogResult(Document):
+    """The deleted files."""
+
+    table: str
+    version: int
+    status: Literal["cleaned", "partly", "nothing-to-do"]
+    """`partly`: a file could not be deleted, and later files were not touched. Every retained
+    version can be opened; run again."""
+    oldest_version: int | None = None
+    """The oldest version that can be opened."""
+    held: tuple[HeldBack, ...] = ()
+    """The files that would have been deleted if their holders did not need their versions."""
+    groups: tuple[CleanedGroup, ...] = ()
+    failures: tuple[str, ...] = ()
+    """The first files that may still exist, with reasons."""
+    failed: int = 0
+    """The number of files that may still exist."""
+    compatible_checkpoint: str | None = None
+    """The classic-named copy of the cut-off checkpoint, if one was written."""
+    hint_updated: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def plan_facts(plan: CleanLogPlan) -> Facts:
+    """The groups of files to delete, and the files that are kept."""
+    facts: dict[str, object] = {
+        "table": plan.table,
+        "version": plan.version,
+        "oldest version": plan.oldest_version,
+        "reason": plan.reason,
+    }
+    facts["held by"] = [str(each) for each in plan.held]
+    for group in plan.groups:
+        facts[group.kind] = [
+            f"{count_text(group.count, 'file')} ({size_text(group.bytes)}): {group.because}",
+            group.first if group.count == 1 else f"{group.first} to {group.last}",
+            *([f"{group.kept} stays: {group.kept_because}"] if group.kept else ()),
+        ]
+    if plan.needs_classic_name:
+        facts["first"] = (
+            "the cut-off checkpoint is also written under a classic name, for clients without V2"
+        )
+    facts["notes"] = plan.notes
+    return facts
+
+
+def result_facts(result: CleanLogResult) -> Facts:
+    """The deleted files of each group."""
+    facts: dict[str, object] = {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "oldest version": result.oldest_version,
+    }
+    facts["held by"] = [str(each) for each in result.held]
+    for group in result.groups:
+        facts[group.kind] = f"{group.deleted:,} of {group.planned:,} deleted"
+    facts["compatible checkpoint"] = result.compatible_checkpoint
+    facts["_last_checkpoint updated"] = result.hint_updated or None
+    facts["failures"] = result.failures
+    facts["notes"] = result.notes
+    return facts
+
+
+def planned_amounts(plan: CleanLogPlan) -> Amounts:
+    """The files to delete."""
+    return Amounts(
+        deleted_files=sum(group.count for group in plan.groups),
+        deleted_bytes=sum(group.bytes for group in plan.groups),
+    )
+
+
+def done_amounts(result: CleanLogResult) -> Amounts:
+    """The deleted files."""
+    return Amounts(
+        deleted_files=sum(group.deleted for group in result.groups),
+        deleted_bytes=sum(group.bytes for group in result.groups),
+    )
+
+
+def conclusion(result: CleanLogResult, outcome: Outcome) -> Conclusion:
+    """Names the first file that could not be deleted."""
+    if not result.failed:
+        return Conclusion(outcome=outcome)
+    return Conclusion(
+        outcome=outcome,
+        problem=f"{count_text(result.failed, 'file')} could not be deleted, first "
+        f"{result.failures[0]}; no later file was touched",
+        remedy="see the Result, and run again",
+    )
+
+
+RECORD = OperationRecord(
+    name="clean-log",
+    title="Clean up the log",
+    summary="delete history that the table's retention no longer requires",
+    description=(
+        "Delete the files of the log that are older than the newest checkpoint at or before the "
+        "log retention boundary: commits, checkpoints of every kind, checksums, compactions, "
+        "unreferenced sidecars, and leftovers of failed writers. That checkpoint is read before "
+        "anything is deleted, and the remaining log is complete whenever the command stops."
+    ),
+    options=CleanLogOptions,
+    plan=CleanLogPlan,
+    result=CleanLogResult,
+    code="delta_maintenance.operations.clean_log.operation",
+    outcomes={
+        "cleaned": Outcome.DONE,
+        "partly": Outcome.INCOMPLETE,
+        "nothing-to-do": Outcome.NOTHING_TO_DO,
+    },
+    effects=Effects(deletes=True),
+    requires=("clean-log",),
+    policy=PolicyPart(
+        key="clean_log",
+        rule="delta_maintenance.operations.clean_log.policy:CleanLogRule",
+        description="Deletion of history.",
+        due="delta_maintenance.operations.clean_log.policy:due",
+    ),
+    report="every file to delete",
+    decisive=("cut_off_instant", "oldest_version", "groups"),
+    asks_for_approval=lambda plan: bool(plan.groups),
+    planned_amounts=planned_amounts,
+    done_amounts=done_amounts,
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    conclusion_of_result=conclusion,
+)
 
 __getattr__, __dir__ = lazy_names(__name__, operation="apply plan")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from delta_maintenance.operations.clean_log.options import CleanLogPlan, FileGroup, GroupKind
+from delta_maintenance.operations.clean_log import CleanLogPlan, FileGroup, GroupKind
 from delta_maintenance.operations.core.parquet_report import write_rows
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import checksummed_file, is_expired

@@ -23,6 +23,14 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from delta_maintenance.operations.clean_log import (
+    LEAST_RETENTION,
+    CleanedGroup,
+    CleanLogOptions,
+    CleanLogPlan,
+    CleanLogResult,
+    FileGroup,
+)
 from delta_maintenance.operations.clean_log.compatible_checkpoint import (
     lacks_classic_name,
     write_compatible_checkpoint,
@@ -32,14 +40,6 @@ from delta_maintenance.operations.clean_log.expired_files import (
     outdated_groups,
     unknown_names,
     write_report,
-)
-from delta_maintenance.operations.clean_log.options import (
-    LEAST_RETENTION,
-    CleanedGroup,
-    CleanLogOptions,
-    CleanLogPlan,
-    CleanLogResult,
-    FileGroup,
 )
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, duration_text

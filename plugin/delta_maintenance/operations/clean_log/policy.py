@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from delta_maintenance.operations.clean_log.options import LEAST_RETENTION, CleanLogOptions
+from delta_maintenance.operations.clean_log import LEAST_RETENTION, CleanLogOptions
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.evaluation import (
     EvaluationContext,

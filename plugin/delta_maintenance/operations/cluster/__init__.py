@@ -1,11 +1,82 @@
 """Orders the rows of data files by several columns, so that readers skip more files."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.cluster.options import ClusterOptions, ClusterPlan, ClusterResult
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.operation import PolicyPart
+from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
+from delta_maintenance.operations.rewriting.record import rewrite_record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.cluster.operation import apply, plan, prepare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions(NewFileOptions):
+    """Options that select the files to cluster, and the order of their rows."""
+
+    by: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a column by which to order the rows of a table without clustering columns, such "
+            "as country or address.city; repeatable",
+            name="--by",
+            metavar="COLUMN",
+        ),
+    ] = ()
+    """Dots separate the names of nested columns; names with dots are in backticks."""
+    curve: Annotated[
+        Literal["hilbert", "z-order", "linear"],
+        Flag(
+            "the order of rows by several columns: hilbert, the default, serves all columns "
+            "alike; linear serves the first column best"
+        ),
+    ] = "hilbert"
+    """`z-order` serves all columns alike, too."""
+    full: Annotated[
+        bool, Flag("also cluster files of other clustering columns or providers again")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPlan(RewritePlan):
+    """The files that `apply` would cluster, in numbers, and why."""
+
+    options: ClusterOptions
+    columns: tuple[str, ...] = ()
+    """The columns by which rows are ordered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterResult(RewriteResult):
+    """The result of a `cluster`."""
+
+
+_RECORD = rewrite_record(
+    "cluster",
+    title="Cluster: order rows so that readers skip files",
+    summary="order the rows of data files by several columns, so that readers skip more files",
+    description=(
+        "Sort the rows of new data files by the clustering columns of the table, or by named "
+        "columns, without changing any row: new files are read back and compared before each "
+        "commit. Each run sorts what arrived, and earlier files only if they have at most eight "
+        "times its bytes. Other writers may commit at the same time. The old files stay until a "
+        "vacuum."
+    ),
+    options=ClusterOptions,
+    plan=ClusterPlan,
+    result=ClusterResult,
+    policy=PolicyPart(
+        key="cluster",
+        rule="delta_maintenance.operations.cluster.policy:ClusterRule",
+        description="Sorting of the rows of data files by the clustering columns.",
+        due="delta_maintenance.operations.cluster.policy:due",
+    ),
+)
+RECORD = replace(_RECORD, decisive=(*_RECORD.decisive, "columns"))
 
 __getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from delta_maintenance.clock import new_id
-from delta_maintenance.operations.cluster.options import ClusterOptions, ClusterPlan, ClusterResult
+from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan, ClusterResult
 from delta_maintenance.operations.cluster.planning import order_of, surveyed
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.rewriting.choice import ChoiceRules

@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations.cluster import ClusterOptions
 from delta_maintenance.operations.cluster.choice import BIN_BYTES, ClusterRules, choose
-from delta_maintenance.operations.cluster.options import ClusterOptions
 from delta_maintenance.operations.cluster.overlap import files_apart
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting.choice import limited

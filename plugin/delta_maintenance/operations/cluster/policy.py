@@ -9,7 +9,7 @@ from pydantic import Field
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import cluster
-from delta_maintenance.operations.cluster.options import ClusterOptions, ClusterPlan
+from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due

@@ -17,7 +17,7 @@ from delta_maintenance.errors import (
     RefusedError,
     VersionNotFoundError,
 )
-from delta_maintenance.operations.compact_log.options import (
+from delta_maintenance.operations.compact_log import (
     FAILED,
     CompactedWindow,
     CompactionWindow,

@@ -129,7 +129,7 @@ def unregister(name: str) -> None:
 def _built_in(name: str) -> AnyOperation:
     if name not in _loaded:
         package = f"delta_maintenance.operations.{name.replace('-', '_')}"
-        _loaded[name] = load(f"{package}.record:RECORD")
+        _loaded[name] = load(f"{package}:RECORD")
     return _loaded[name]
 
 

@@ -19,18 +19,18 @@ from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.drop_feature.file_rewrites import (
-    FileStripping,
-    forget_type_changes,
-    rewrite_files,
-)
-from delta_maintenance.operations.drop_feature.options import (
+from delta_maintenance.operations.drop_feature import (
     DropCommit,
     DropFeatureOptions,
     DropFeaturePlan,
     DropFeatureResult,
     Status,
     StepKind,
+)
+from delta_maintenance.operations.drop_feature.file_rewrites import (
+    FileStripping,
+    forget_type_changes,
+    rewrite_files,
 )
 from delta_maintenance.operations.drop_feature.planning import (
     checkpoint_options,

@@ -13,8 +13,7 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
-from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
-from delta_maintenance.operations.drop_feature.options import (
+from delta_maintenance.operations.drop_feature import (
     DropFeatureOptions,
     DropFeaturePlan,
     DropStep,
@@ -22,6 +21,7 @@ from delta_maintenance.operations.drop_feature.options import (
     StepKind,
     Way,
 )
+from delta_maintenance.operations.drop_feature.file_rewrites import planned_rewrite
 from delta_maintenance.operations.drop_feature.preparation import (
     missing_vector_tombstones,
     property_changes,

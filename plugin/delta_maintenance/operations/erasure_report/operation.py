@@ -15,14 +15,14 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.parquet_report import write_batches
-from delta_maintenance.operations.erasure_report.clones import SearchedTables
-from delta_maintenance.operations.erasure_report.examination import Examination, Examined
-from delta_maintenance.operations.erasure_report.log_values import LogValues
-from delta_maintenance.operations.erasure_report.options import (
+from delta_maintenance.operations.erasure_report import (
     ErasureReportOptions,
     ErasureReportPlan,
     ErasureReportResult,
 )
+from delta_maintenance.operations.erasure_report.clones import SearchedTables
+from delta_maintenance.operations.erasure_report.examination import Examination, Examined
+from delta_maintenance.operations.erasure_report.log_values import LogValues
 from delta_maintenance.operations.erasure_report.places import TableFiles
 from delta_maintenance.operations.erasure_report.readings import TableReadings
 from delta_maintenance.operations.erasure_report.tally import MOST_SHOWN, REPORT, Tally

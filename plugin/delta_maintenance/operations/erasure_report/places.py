@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.clock import instant
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.erasure_report.options import Place
+from delta_maintenance.operations.erasure_report import Place
 from delta_maintenance.operations.erasure_report.versions import (
     KNOWN_FILES,
     OpenableVersions,
@@ -27,7 +27,7 @@ from delta_maintenance.operations.erasure_report.versions import (
     with_all,
 )
 from delta_maintenance.operations.holds.hold import Hold, Holds
-from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
+from delta_maintenance.operations.vacuum import LEAST_RETENTION
 from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.layout.bounds import Mask
 from delta_maintenance.protocol.vacuum import ProtectedPaths

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations.erasure_report import FoundFile, Place, PlaceTotal
 from delta_maintenance.operations.erasure_report.examination import Examined
-from delta_maintenance.operations.erasure_report.options import FoundFile, Place, PlaceTotal
 from delta_maintenance.table.progress import Progress
 
 MOST_SHOWN = 100

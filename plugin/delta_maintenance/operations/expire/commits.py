@@ -27,6 +27,7 @@ from delta_maintenance.operations.core.beside_writers import (
     delete_uncommitted,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.expire import ExpirePlan, Mixed
 from delta_maintenance.operations.expire.changes import (
     Change,
     names_of,
@@ -37,7 +38,6 @@ from delta_maintenance.operations.expire.changes import (
 from delta_maintenance.operations.expire.feed import changes_of, has_feed, is_too_long_for_spark
 from delta_maintenance.operations.expire.limit import Limit, limit_of
 from delta_maintenance.operations.expire.marking import Marked, marked
-from delta_maintenance.operations.expire.options import ExpirePlan, Mixed
 from delta_maintenance.operations.expire.survey import chosen
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import LocalEngine

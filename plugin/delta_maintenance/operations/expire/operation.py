@@ -12,6 +12,7 @@ from typing import Literal
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult
 from delta_maintenance.operations.expire.commits import (
     FILES_PER_COMMIT,
     FILES_READ_PER_COMMIT,
@@ -19,7 +20,6 @@ from delta_maintenance.operations.expire.commits import (
     require_expirable,
 )
 from delta_maintenance.operations.expire.limit import delete_before, limit_of
-from delta_maintenance.operations.expire.options import ExpireOptions, ExpirePlan, ExpireResult
 from delta_maintenance.operations.expire.survey import Survey, survey
 from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.operations.holds.notes import kept_rows

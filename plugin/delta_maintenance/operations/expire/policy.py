@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.evaluation import (
 )
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.expire.options import ExpireOptions, Mixed, Unit
+from delta_maintenance.operations.expire import ExpireOptions, Mixed, Unit
 
 _NAME = "expire"
 _REQUESTS_PER_FILE = 3

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.fsck import FsckOptions, Repair
 from delta_maintenance.operations.fsck.examination import Examination
-from delta_maintenance.operations.fsck.options import FsckOptions, Repair
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.table.commit.outcome import CommitOutcome, Landed

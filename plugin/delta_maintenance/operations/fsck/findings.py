@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import shortened
-from delta_maintenance.operations.fsck.options import Finding, Severity
+from delta_maintenance.operations.fsck import Finding, Severity
 from delta_maintenance.protocol.schema.data_columns import ADD_WIDENING
 from delta_maintenance.table.commit.manifests import PURGE
 from delta_maintenance.table.read.managed_log import LOST_COMMIT

@@ -18,9 +18,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.parquet_report import write_rows
-from delta_maintenance.operations.fsck.examination import ContentsCheck, Examination, examine
-from delta_maintenance.operations.fsck.findings import KINDS, Findings
-from delta_maintenance.operations.fsck.options import (
+from delta_maintenance.operations.fsck import (
     Finding,
     FindingCount,
     FsckOptions,
@@ -30,6 +28,8 @@ from delta_maintenance.operations.fsck.options import (
     RepairOutcome,
     status_of,
 )
+from delta_maintenance.operations.fsck.examination import ContentsCheck, Examination, examine
+from delta_maintenance.operations.fsck.findings import KINDS, Findings
 from delta_maintenance.operations.fsck.proposals import (
     commits_after_wrong_checkpoints,
     proposed_repairs,

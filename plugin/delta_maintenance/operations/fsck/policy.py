@@ -14,7 +14,7 @@ from delta_maintenance.operations.core.evaluation import (
 )
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.fsck.options import FsckOptions
+from delta_maintenance.operations.fsck import FsckOptions
 
 
 class FsckRule(Rule):

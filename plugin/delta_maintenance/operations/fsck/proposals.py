@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.fsck import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.doubled_files import propose_missing_removes
 from delta_maintenance.operations.fsck.examination import Examination
-from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.holds.iceberg import commit_notes
 from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind

@@ -27,12 +27,12 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointKind, CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.fsck import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.doubled_files import commit_missing_removes
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import read_live_files, read_live_rows
-from delta_maintenance.operations.fsck.options import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.fsck.proposals import (
     APPEND_ONLY,
     HINT,

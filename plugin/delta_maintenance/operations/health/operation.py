@@ -20,7 +20,7 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.operations.clean_log.options import LEAST_RETENTION as LEAST_LOG_RETENTION
+from delta_maintenance.operations.clean_log import LEAST_RETENTION as LEAST_LOG_RETENTION
 from delta_maintenance.operations.health.commit_history import commit_series
 from delta_maintenance.operations.health.models import (
     BACKLOG_COMMITS,
@@ -35,7 +35,7 @@ from delta_maintenance.operations.health.models import (
 )
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
 from delta_maintenance.operations.holds.options import KeptVersion
-from delta_maintenance.operations.vacuum.options import LEAST_RETENTION
+from delta_maintenance.operations.vacuum import LEAST_RETENTION
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.retention import (
     is_expired,

@@ -1,15 +1,153 @@
 """Keeps a version readable under a name, until a time or until it is released."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.keep_version.options import (
-    KeepVersionOptions,
-    KeepVersionPlan,
-    KeepVersionResult,
-)
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.facts import Facts, count_text
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.operation import Effects, OperationRecord
+from delta_maintenance.operations.core.outcome import Outcome
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.holds.options import KeptVersion
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.keep_version.operation import apply, plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepVersionOptions(Record):
+    """The version to keep, or the name to release."""
+
+    name: Annotated[
+        str,
+        Flag(
+            "a name for the version, such as audit-2026: letters, digits, dots, underscores "
+            "and hyphens",
+            positional=True,
+            example="audit-2026",
+        ),
+    ]
+    """At most 64 characters, beginning with a letter."""
+    keep: Annotated[
+        Annotated[int, AtLeast(0)] | None,
+        Flag("the version to keep, by default the latest", name="--version", metavar="N"),
+    ] = None
+    at: Annotated[
+        Instant | None,
+        Flag(
+            "keep the version that was current at this time (ISO 8601, with a time zone)",
+            metavar="TIME",
+        ),
+    ] = None
+    until: Annotated[
+        Instant | None,
+        Flag(
+            "keep it until this time (ISO 8601, with a time zone), by default until it is released",
+            metavar="TIME",
+        ),
+    ] = None
+    why: Annotated[str | None, Flag("the purpose, for plans and reports", metavar="TEXT")] = None
+    release: Annotated[
+        bool, Flag("no longer keep the version with this name; deletes no file of the table")
+    ] = False
+
+
+Action = Literal["keep", "change", "release", "none"]
+Status = Literal["kept", "released", "nothing-to-do"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepVersionPlan(Document):
+    """The kept version to add, to change or to release."""
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: Instant
+    options: KeepVersionOptions
+    action: Action
+    kept: KeptVersion
+    """The kept version as it will be, or the one to release."""
+    others: tuple[KeptVersion, ...]
+    """The other kept versions in the log."""
+    only_here: int
+    """The data files of the version that the latest version does not need."""
+    reason: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would change nothing."""
+        return self.action == "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepVersionResult(Document):
+    """The kept or released version."""
+
+    table: str
+    version: int
+    status: Status
+    kept: KeptVersion
+    notes: tuple[str, ...] = ()
+
+
+def plan_facts(plan: KeepVersionPlan) -> Facts:
+    """The version to keep or to release, and the other kept versions."""
+    return {
+        "table": plan.table,
+        "version": plan.version,
+        plan.action: str(plan.kept),
+        "reason": plan.reason,
+        "needed only by this version": count_text(plan.only_here, "data file")
+        if plan.only_here
+        else None,
+        "other kept versions": [str(each) for each in plan.others],
+        "notes": plan.notes,
+    }
+
+
+def result_facts(result: KeepVersionResult) -> Facts:
+    """The kept or released version."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "kept version": str(result.kept),
+        "notes": result.notes,
+    }
+
+
+RECORD = OperationRecord(
+    name="keep-version",
+    title="Keep a version",
+    summary="keep the files and the log of a version under a name, whatever the retention",
+    description=(
+        "Keep one version of the table under a name. Vacuums and log clean-ups then keep its files "
+        "and its log until the given time, or until it is released. The name is "
+        "stored beside the log, so every run on the table finds it."
+    ),
+    options=KeepVersionOptions,
+    plan=KeepVersionPlan,
+    result=KeepVersionResult,
+    code="delta_maintenance.operations.keep_version.operation",
+    outcomes={
+        "kept": Outcome.DONE,
+        "released": Outcome.DONE,
+        "nothing-to-do": Outcome.NOTHING_TO_DO,
+    },
+    effects=Effects(adds_files=True),
+    runs_on_corrupt=True,
+    requires=("clean-log",),
+    subjects=("name",),
+    decisive=("action", "kept"),
+    asks_for_approval=lambda plan: plan.action == "release",
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+)
 
 __getattr__, __dir__ = lazy_names(__name__, operation="apply plan")

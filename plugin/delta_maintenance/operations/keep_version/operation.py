@@ -21,7 +21,7 @@ from delta_maintenance.operations.holds.kept_versions import (
     write_kept_version,
 )
 from delta_maintenance.operations.holds.options import KeptVersion
-from delta_maintenance.operations.keep_version.options import (
+from delta_maintenance.operations.keep_version import (
     Action,
     KeepVersionOptions,
     KeepVersionPlan,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from delta_maintenance.operations.layout.options import ColumnLayout, Depths, Reading
+from delta_maintenance.operations.layout import ColumnLayout, Depths, Reading
 from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.layout.bounds import FileBounds, Mask, Path, order_keys

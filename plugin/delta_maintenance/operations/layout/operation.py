@@ -15,8 +15,7 @@ import numpy as np
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, shortened
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.layout.measuring import Measured, bytes_read, read_by
-from delta_maintenance.operations.layout.options import (
+from delta_maintenance.operations.layout import (
     ConditionReading,
     KeyProposal,
     LayoutOptions,
@@ -24,6 +23,7 @@ from delta_maintenance.operations.layout.options import (
     LayoutReport,
     LayoutResult,
 )
+from delta_maintenance.operations.layout.measuring import Measured, bytes_read, read_by
 from delta_maintenance.operations.layout.proposals import propose
 from delta_maintenance.operations.layout.queries import Query, queries_of
 from delta_maintenance.operations.layout.reading import Column, columns_of, read_bounds

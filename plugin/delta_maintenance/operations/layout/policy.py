@@ -9,7 +9,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.layout.options import LayoutOptions
+from delta_maintenance.operations.layout import LayoutOptions
 
 
 class LayoutRule(Rule):

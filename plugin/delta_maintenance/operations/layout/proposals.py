@@ -13,8 +13,8 @@ from itertools import combinations
 import numpy as np
 
 from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.layout import ColumnLayout, KeyProposal
 from delta_maintenance.operations.layout.measuring import Measured, bytes_read
-from delta_maintenance.operations.layout.options import ColumnLayout, KeyProposal
 from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.layout.bounds import Path

@@ -1,15 +1,76 @@
 """Merges small data files, and rewrites files with many deleted rows."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.optimize.options import (
-    OptimizeOptions,
-    OptimizePlan,
-    OptimizeResult,
-)
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.operation import PolicyPart
+from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
+from delta_maintenance.operations.rewriting.record import rewrite_record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.optimize.operation import apply, plan, prepare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeOptions(NewFileOptions):
+    """Options that select the files to merge or rewrite."""
+
+    min_files: Annotated[
+        int,
+        AtLeast(2),
+        Flag("the small files that a partition needs for merging them, by default 2"),
+    ] = 2
+    deleted_percent: Annotated[
+        int,
+        AtLeast(0),
+        Flag("rewrite files with a larger percentage of deleted rows, by default {default}"),
+    ] = 5
+    int96: Annotated[
+        bool, Flag("rewrite files with timestamps of the old type INT96; reads all footers")
+    ] = False
+    other_codecs: Annotated[
+        bool, Flag("rewrite files with another codec than the table's; reads all footers")
+    ] = False
+    full: Annotated[
+        bool, Flag("also rewrite files of a clustering, which loses their clustering")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizePlan(RewritePlan):
+    """The files that `apply` would rewrite, in numbers, and why."""
+
+    options: OptimizeOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeResult(RewriteResult):
+    """The result of an `optimize`."""
+
+
+RECORD = rewrite_record(
+    "optimize",
+    title="Optimize: merge small data files",
+    summary="merge small data files, and rewrite files with many deleted rows",
+    description=(
+        "Merge small data files of each partition and rewrite files with many deleted rows, "
+        "without changing any row: new files are read back and compared before each commit. "
+        "Other writers may commit at the same time. The old files stay until a vacuum."
+    ),
+    options=OptimizeOptions,
+    plan=OptimizePlan,
+    result=OptimizeResult,
+    policy=PolicyPart(
+        key="optimize",
+        rule="delta_maintenance.operations.optimize.policy:OptimizeRule",
+        description="Merging of small data files.",
+        due="delta_maintenance.operations.optimize.policy:due",
+    ),
+)
 
 __getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")

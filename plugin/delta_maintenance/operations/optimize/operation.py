@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from delta_maintenance.operations.core.facts import count_text, size_text
-from delta_maintenance.operations.optimize.options import (
-    OptimizeOptions,
-    OptimizePlan,
-    OptimizeResult,
-)
+from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan, OptimizeResult
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.live_columns import CODEC, INT96
 from delta_maintenance.operations.rewriting.verb import RewriteVerb

@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due
 from delta_maintenance.operations.core.policy_values import Duration
-from delta_maintenance.operations.optimize.options import OptimizeOptions, OptimizePlan
+from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS
 from delta_maintenance.operations.rewriting.policy import NewFileRule, due_rewrite, files_saved
 

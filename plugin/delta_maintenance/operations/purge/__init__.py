@@ -1,11 +1,74 @@
 """Rewrites data files without deleted rows and dropped columns."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan, PurgeResult
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.operation import PolicyPart
+from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
+from delta_maintenance.operations.rewriting.record import rewrite_record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.purge.operation import apply, plan, prepare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeOptions(RewriteOptions):
+    """Options that select the files to rewrite without their deleted rows."""
+
+    above_percent: Annotated[
+        int,
+        AtLeast(0),
+        Flag(
+            "rewrite only files with a larger percentage of deleted rows; by default, all "
+            "files with deleted rows"
+        ),
+    ] = 0
+    dropped_columns: Annotated[
+        bool, Flag("do not rewrite files only for values of dropped columns, and read no footers")
+    ] = True
+    """Whether files with values of dropped columns are rewritten. Footers are read if the table's
+    schema shows that columns were dropped."""
+    holders: Holders = Holders()
+    """What keeps older versions, which still have the deleted rows. The kept versions in the log of
+    the table always count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgePlan(RewritePlan):
+    """The files that `apply` would rewrite, in numbers, and why."""
+
+    options: PurgeOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PurgeResult(RewriteResult):
+    """The result of a `purge`."""
+
+
+RECORD = rewrite_record(
+    "purge",
+    title="Purge deleted rows from data files",
+    summary="rewrite data files without their deleted rows and dropped columns",
+    description=(
+        "Rewrite each data file that holds deleted rows, or values of dropped columns, without "
+        "them. No live row changes: new files are read back and compared before each commit. "
+        "Older versions keep the old files until a vacuum."
+    ),
+    options=PurgeOptions,
+    plan=PurgePlan,
+    result=PurgeResult,
+    policy=PolicyPart(
+        key="purge",
+        rule="delta_maintenance.operations.purge.policy:PurgeRule",
+        description="Removal of deleted rows from data files.",
+        due="delta_maintenance.operations.purge.policy:due",
+    ),
+)
 
 __getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")

@@ -11,7 +11,7 @@ from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given
 from delta_maintenance.operations.core.policy_values import Duration
-from delta_maintenance.operations.purge.options import PurgeOptions, PurgePlan
+from delta_maintenance.operations.purge import PurgeOptions, PurgePlan
 from delta_maintenance.operations.rewriting.policy import RewriteRule, due_rewrite
 
 

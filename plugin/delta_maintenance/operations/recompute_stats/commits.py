@@ -15,8 +15,8 @@ from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations.backfill_row_ids.batches import in_batches
 from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import affected_files, required_statistics
-from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.reading import StatisticsEngine
 from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout

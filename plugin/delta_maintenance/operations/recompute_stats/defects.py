@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.operations.recompute_stats.options import ColumnAudit, RecomputeStatsOptions
+from delta_maintenance.operations.recompute_stats import ColumnAudit, RecomputeStatsOptions
 from delta_maintenance.operations.rewriting.models import ReasonCount
 from delta_maintenance.operations.rewriting.planning import archived_before
 from delta_maintenance.protocol.columns import booleans

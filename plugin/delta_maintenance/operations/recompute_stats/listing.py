@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import (
     AUDITED,
     Defects,
     archived_files,
     required_statistics,
 )
-from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
 from delta_maintenance.protocol.columns import integers
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles

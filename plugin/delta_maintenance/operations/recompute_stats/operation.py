@@ -15,6 +15,11 @@ from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.parquet_report import write_batches
 from delta_maintenance.operations.holds.iceberg import commit_notes
+from delta_maintenance.operations.recompute_stats import (
+    RecomputeStatsOptions,
+    RecomputeStatsPlan,
+    RecomputeStatsResult,
+)
 from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
 from delta_maintenance.operations.recompute_stats.defects import (
     COMPARED,
@@ -23,11 +28,6 @@ from delta_maintenance.operations.recompute_stats.defects import (
     audit_files,
 )
 from delta_maintenance.operations.recompute_stats.listing import SCHEMA, DefectListing
-from delta_maintenance.operations.recompute_stats.options import (
-    RecomputeStatsOptions,
-    RecomputeStatsPlan,
-    RecomputeStatsResult,
-)
 from delta_maintenance.operations.recompute_stats.reading import LocalStatistics
 from delta_maintenance.operations.rewriting.planning import archived_note, stats_columns_note
 from delta_maintenance.protocol.data_files.layout import DataFileLayout

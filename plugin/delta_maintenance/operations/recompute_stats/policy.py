@@ -10,7 +10,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
 from delta_maintenance.operations.core.policy_values import Duration, Share
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 
 _NAME = "recompute-stats"
 

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import Defects
-from delta_maintenance.operations.recompute_stats.options import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.reading import (
     FileWork,
     StatisticsEngine,

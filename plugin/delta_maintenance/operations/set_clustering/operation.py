@@ -24,11 +24,8 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import recompute_stats
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.recompute_stats.options import (
-    RecomputeStatsOptions,
-    RecomputeStatsPlan,
-)
-from delta_maintenance.operations.set_clustering.options import (
+from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions, RecomputeStatsPlan
+from delta_maintenance.operations.set_clustering import (
     SetClusteringOptions,
     SetClusteringPlan,
     SetClusteringResult,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.set_properties.options import (
+from delta_maintenance.operations.set_properties import (
     SetPropertiesOptions,
     SetPropertiesPlan,
     SetPropertiesResult,

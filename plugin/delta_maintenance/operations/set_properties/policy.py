@@ -6,7 +6,7 @@ from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext
-from delta_maintenance.operations.set_properties.options import SetPropertiesOptions
+from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, assessed
 
 

@@ -7,7 +7,7 @@ from delta_maintenance.operations.core.assessed import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext
 from delta_maintenance.operations.table_change.policy import KEY, ProtocolRule, assessed
-from delta_maintenance.operations.upgrade_protocol.options import UpgradeProtocolOptions
+from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:

@@ -1,18 +1,383 @@
 """Deletes files that no retained version of the table needs."""
 
-from typing import TYPE_CHECKING
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.vacuum.options import (
-    LEAST_RETENTION,
-    VacuumOptions,
-    VacuumPlan,
-    VacuumResult,
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.facts import Facts, count_text, size_text
+from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.operation import (
+    Amounts,
+    Effects,
+    OperationRecord,
+    PolicyPart,
+    SparkPart,
 )
+from delta_maintenance.operations.core.outcome import Conclusion, Outcome
+from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.options import Holders, LastRead, Streams
+from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.vacuum.operation import apply, plan
     from delta_maintenance.operations.vacuum.planning import Survey, engine_for, survey
+
+
+LEAST_RETENTION = timedelta(days=7)
+"""The minimum retention: a writer may need this long between writing its files and
+committing them.
+"""
+
+Mode = Literal["full", "lite", "inventory"]
+Version = Annotated[int, AtLeast(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumOptions(Record):
+    """Options of a vacuum."""
+
+    mode: Annotated[
+        Mode,
+        Flag(
+            "full, the default, lists the table's folder; lite finds only files that the log "
+            "records as removed; inventory reads a list made elsewhere"
+        ),
+    ] = "full"
+    retention: Annotated[
+        timedelta | None,
+        Flag(
+            "how long removed files are kept, such as '30 days'; by default the table's "
+            "delta.deletedFileRetentionDuration, but at least a week. A shorter time requires "
+            "both flags below",
+            metavar="I",
+        ),
+    ] = None
+    allow_short_retention: Annotated[
+        bool, Flag("allow deleting files that the table's own retention, or the last week, covers")
+    ] = False
+    no_other_writers: Annotated[
+        bool,
+        Flag(
+            "confirm that no client writes to the table or reads older versions of it during "
+            "the run"
+        ),
+    ] = False
+    as_of: Instant | None = None
+    """The instant as of which ages are computed: files whose retention ended later are kept. Used
+    to apply a plan that was approved some time ago.
+    """
+    keep_versions: Annotated[
+        tuple[Version, ...],
+        Flag(
+            "a version whose files are all kept, whatever its age; repeatable",
+            name="--keep-version",
+        ),
+    ] = ()
+    streams: Streams = ()
+    last_read: LastRead = ()
+    clones: Annotated[
+        tuple[str, ...],
+        Flag(
+            "a shallow clone of this table, whose files are kept; repeatable",
+            name="--clone",
+            metavar="URI",
+        ),
+    ] = ()
+    """In addition to those of `holders`."""
+    holders: Holders = Holders()
+    """What else holds versions and files: kept versions, readers and clones. The kept versions in
+    the log of the table always count."""
+    inventory: Annotated[
+        str | None,
+        Flag(
+            "with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
+            "table, with the columns path, length, isDir and modificationTime",
+            metavar="URI",
+        ),
+    ] = None
+    foreign_files: Annotated[
+        bool, Flag("also delete files whose names are not those of Delta's files, such as a readme")
+    ] = False
+    archived: Annotated[
+        Literal["keep", "delete"],
+        Flag(
+            "whether unreferenced files in archive classes, such as GLACIER, are kept (the "
+            "default) or deleted"
+        ),
+    ] = "keep"
+    allow_large_delete: Annotated[
+        bool, Flag("allow deleting more than 1,000 files that are more than half of all files")
+    ] = False
+    """The same holds for more than half of all bytes."""
+    ignore_missing_files: Annotated[bool, Flag("continue if files of the table are missing")] = (
+        False
+    )
+    log_commits: Annotated[
+        bool | None, Flag("commit VACUUM START and VACUUM END; by default on all stores but S3")
+    ] = None
+    other_writers: Annotated[
+        OtherWriters | None, Flag("the other writers of a table on S3, required with --log-commits")
+    ] = None
+    engine: flags.Engine = "auto"
+    auto_spark_bytes: int = 4 << 30
+    """With `auto`, the bytes of log from which on Spark is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleFile(Record):
+    """One file to be deleted."""
+
+    path: str
+    size: int
+    """The size in bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup(Record):
+    """Files to be deleted for one reason."""
+
+    reason: str
+    count: int
+    bytes: int
+    samples: tuple[SampleFile, ...]
+    """Some of these files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedGroup(Record):
+    """Unreferenced files in a storage class from which no file can be read at once."""
+
+    storage_class: str
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptGroup(Record):
+    """Files that are kept for one reason."""
+
+    why: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumPlan(Document):
+    """The files to delete and to keep, with reasons. The survey contains the exact list."""
+
+    table: str
+    version: int
+    """The latest version when the plan was made."""
+    planned_at: Instant
+    options: VacuumOptions
+    engine: Literal["local", "spark"]
+    retention: timedelta
+    delete_before: Instant
+    """Tombstones and files of this instant or later are kept."""
+    files: int
+    """The number of files to delete."""
+    bytes: int
+    paths_digest: str
+    """A digest of the paths of these files, by which an approval covers exactly these files."""
+    groups: tuple[DeadGroup, ...]
+    kept: tuple[KeptGroup, ...]
+    held: tuple[HeldBack, ...] = ()
+    """The files that would be deleted if their holders did not keep them."""
+    archived: tuple[ArchivedGroup, ...] = ()
+    """Unreferenced files that cannot be read at once. They are deleted only if `options.archived`
+    says so."""
+    listed: int
+    """The number of examined files."""
+    live_files: int
+    """The number of data files of the version."""
+    directories: int
+    """The number of directories to remove once they are empty."""
+    sample_directories: tuple[str, ...]
+    large: str | None
+    """Why `allow_large_delete` is needed, as one clause."""
+    logs_commits: bool
+    """Whether VACUUM START and VACUUM END will be committed."""
+    first_commit: int | None = None
+    """With `lite`: the first commit whose removes were read."""
+    last_commit: int | None = None
+    """The last commit whose removed files are all deleted afterwards, with those of all older
+    commits. The next `lite` vacuum begins after it."""
+    reason: str
+    """One sentence: how the files were found, or why none are deleted."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether `apply` would delete nothing."""
+        return not self.files and not self.directories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacuumResult(Document):
+    """The deleted files."""
+
+    table: str
+    version: int
+    """The latest known version, including this run's own commits."""
+    status: Literal["vacuumed", "partly", "nothing-to-do"]
+    """`partly`: some files could not be deleted, or should not have been deleted. See
+    `failures`.
+    """
+    deleted: int = 0
+    """Deleted files, including those that another process deleted first."""
+    bytes: int = 0
+    directories: int = 0
+    """Removed empty directories."""
+    spared: int = 0
+    """Files that were referenced again after the plan was made."""
+    failures: tuple[str, ...] = ()
+    """The first files that may still exist, with reasons."""
+    failed: int = 0
+    """The number of files that may still exist."""
+    held: tuple[HeldBack, ...] = ()
+    """The files that would have been deleted if their holders did not keep them."""
+    stopped: str | None = None
+    """The reason why the run ended before all files were processed."""
+    lost: tuple[str, ...] = ()
+    """Files that another writer referred to again right after their deletion."""
+    start_version: int | None = None
+    """The version of the commit VACUUM START."""
+    end_version: int | None = None
+    """The version of the commit VACUUM END."""
+    notes: tuple[str, ...] = ()
+
+
+def plan_facts(plan: VacuumPlan) -> Facts:
+    """Returns the facts of a plan: the files to delete and the files to keep, with reasons."""
+    facts: dict[str, object] = {
+        "table": plan.table,
+        "version": plan.version,
+        "engine": plan.engine,
+        "retention": plan.retention,
+        "reason": plan.reason,
+        "files": f"{plan.files:,} of {plan.listed:,} ({size_text(plan.bytes)})",
+    }
+    for group in plan.groups:
+        facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
+    facts["empty directories"] = plan.directories or None
+    facts["archived"] = [
+        f"{count_text(each.count, 'file')} ({size_text(each.bytes)}) in {each.storage_class}: "
+        + ("deleted, too" if plan.options.archived == "delete" else "kept")
+        for each in plan.archived
+    ]
+    facts["held by"] = [str(each) for each in plan.held]
+    facts["kept"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
+    facts["needs --allow-large-delete"] = plan.large
+    facts["commits"] = "VACUUM START and VACUUM END" if plan.logs_commits else None
+    facts["notes"] = plan.notes
+    return facts
+
+
+def result_facts(result: VacuumResult) -> Facts:
+    """Returns the facts of a result: the deleted files, and those that were not deleted."""
+    return {
+        "table": result.table,
+        "version": result.version,
+        "status": result.status,
+        "deleted": f"{count_text(result.deleted, 'file')} ({size_text(result.bytes)})",
+        "empty directories": result.directories or None,
+        "referenced again before deletion": result.spared or None,
+        "stopped": result.stopped,
+        "failures": result.failures,
+        "referenced again after deletion": result.lost,
+        "held by": [str(each) for each in result.held],
+        "VACUUM START": result.start_version,
+        "VACUUM END": result.end_version,
+        "notes": result.notes,
+    }
+
+
+def planned_amounts(plan: VacuumPlan) -> Amounts:
+    """The files to delete, as a share of these and the live files."""
+    return Amounts(
+        commits=2 * plan.logs_commits,
+        deleted_files=plan.files,
+        deleted_bytes=plan.bytes,
+        looked_at=plan.files + plan.live_files,
+    )
+
+
+def done_amounts(result: VacuumResult) -> Amounts:
+    """The deleted files."""
+    commits = (result.start_version, result.end_version)
+    return Amounts(
+        commits=sum(version is not None for version in commits),
+        deleted_files=result.deleted,
+        deleted_bytes=result.bytes,
+    )
+
+
+def conclusion(result: VacuumResult, outcome: Outcome) -> Conclusion:
+    """The conclusion of a result, with files that were not deleted or should not have been
+    deleted.
+    """
+    if result.lost:
+        return Conclusion(
+            outcome=Outcome.CORRUPT,
+            problem=f"{count_text(len(result.lost), 'file')} referenced again after deletion",
+            file=result.lost[0],
+            remedy="restore them from a backup, or the table to a version without them",
+        )
+    if result.status != "partly":
+        return Conclusion(outcome=outcome)
+    problem = f"{count_text(result.failed, 'file')} could not be deleted"
+    if result.stopped is not None:
+        problem = f"{count_text(result.deleted, 'file')} deleted, then: {result.stopped}"
+    elif result.failures:
+        problem += f", first {result.failures[0]}"
+    return Conclusion(outcome=outcome, problem=problem, remedy="see the Result, and run again")
+
+
+RECORD = OperationRecord(
+    name="vacuum",
+    title="Vacuum",
+    summary="delete files that no retained version of the table needs",
+    description=(
+        "Delete data files, deletion vectors and change data files that no retained version of "
+        "the table refers to, if they are older than the retention themselves. The log is read "
+        "again before every few thousand deletions."
+    ),
+    prints="Prints the result; --dry-run prints the exact list of files and the reasons.",
+    options=VacuumOptions,
+    plan=VacuumPlan,
+    result=VacuumResult,
+    code="delta_maintenance.operations.vacuum.operation",
+    outcomes={
+        "vacuumed": Outcome.DONE,
+        "partly": Outcome.INCOMPLETE,
+        "nothing-to-do": Outcome.NOTHING_TO_DO,
+    },
+    effects=Effects(commits=True, deletes=True),
+    requires=("vacuum",),
+    spark=SparkPart(engine="delta_maintenance.spark.vacuum:SparkVacuum.of_job", plans_by_job=True),
+    policy=PolicyPart(
+        key="vacuum",
+        rule="delta_maintenance.operations.vacuum.policy:VacuumRule",
+        description="Deletion of data files.",
+        due="delta_maintenance.operations.vacuum.policy:due",
+        before="delta_maintenance.operations.vacuum.policy:before",
+    ),
+    report="every file with its size, its time and the reason",
+    # The reasons are not compared: a checkpoint turns an expired tombstone into an unreferenced
+    # file.
+    decisive=("delete_before", "files", "bytes", "paths_digest"),
+    asks_for_approval=lambda plan: bool(plan.files or plan.directories),
+    planned_amounts=planned_amounts,
+    done_amounts=done_amounts,
+    plan_facts=plan_facts,
+    result_facts=result_facts,
+    conclusion_of_result=conclusion,
+)
 
 __getattr__, __dir__ = lazy_names(
     __name__, operation="apply plan", planning="Survey engine_for survey"

@@ -23,9 +23,9 @@ from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.clones import Clone, CloneWatch
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan, VacuumResult
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
-from delta_maintenance.operations.vacuum.options import VacuumOptions, VacuumPlan, VacuumResult
 from delta_maintenance.operations.vacuum.planning import (
     Settings,
     Survey,

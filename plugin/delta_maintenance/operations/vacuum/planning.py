@@ -22,12 +22,7 @@ from delta_maintenance.operations.holds.clones import Clone, read_clone
 from delta_maintenance.operations.holds.find import StorageOptions, find_holds, version_hold
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.hold import Holds
-from delta_maintenance.operations.vacuum.candidates import Search, Tally
-from delta_maintenance.operations.vacuum.deletion import require_deletable_root
-from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
-from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_in_manifests, files_of
-from delta_maintenance.operations.vacuum.inventory import read_inventory
-from delta_maintenance.operations.vacuum.options import (
+from delta_maintenance.operations.vacuum import (
     LEAST_RETENTION,
     ArchivedGroup,
     DeadGroup,
@@ -36,6 +31,11 @@ from delta_maintenance.operations.vacuum.options import (
     VacuumOptions,
     VacuumPlan,
 )
+from delta_maintenance.operations.vacuum.candidates import Search, Tally
+from delta_maintenance.operations.vacuum.deletion import require_deletable_root
+from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
+from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_in_manifests, files_of
+from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.references import (
     FileReferences,
     LogWindow,

@@ -23,7 +23,7 @@ from delta_maintenance.operations.core.evaluation import (
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.vacuum.options import LEAST_RETENTION, VacuumOptions
+from delta_maintenance.operations.vacuum import LEAST_RETENTION, VacuumOptions
 
 if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot

@@ -11,7 +11,7 @@ from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_writable
-from delta_touch.options import TouchOptions, TouchPlan, TouchResult
+from delta_touch import TouchOptions, TouchPlan, TouchResult
 
 
 class TouchEngine(Protocol):

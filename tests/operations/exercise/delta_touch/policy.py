@@ -9,8 +9,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.evaluation import EvaluationContext, not_due
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_touch import operation
-from delta_touch.options import TouchOptions
+from delta_touch import TouchOptions, operation
 
 
 class TouchRule(Rule):

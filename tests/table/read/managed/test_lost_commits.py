@@ -16,8 +16,8 @@ from delta_maintenance import open_table
 from delta_maintenance.cli.main import main
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.fsck import Finding
 from delta_maintenance.operations.fsck.examination import examine
-from delta_maintenance.operations.fsck.options import Finding
 from delta_maintenance.operations.health import measure
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
