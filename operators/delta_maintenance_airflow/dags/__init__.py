@@ -64,33 +64,33 @@ def delta_maintenance_dags(
     """
     ids = ids or DagIds()
     arguments = {**_DEFAULT_ARGS, **(default_args or {})}
-    work = dict(work_args or {})
-    made = {
+    run_work_args = dict(work_args or {})
+    dags = {
         ids.scheduled: scheduled_dag(
             dag_id=ids.scheduled,
             policy=policy,
             schedule=schedule,
             default_args=arguments,
-            work_args=work,
+            work_args=run_work_args,
             limits=limits or RunLimits(),
         )
     }
     if ids.on_commit is not None:
         from delta_maintenance_airflow.dags.on_commit import on_commit_dag
 
-        made[ids.on_commit] = on_commit_dag(
-            dag_id=ids.on_commit, policy=policy, default_args=arguments, work_args=work
+        dags[ids.on_commit] = on_commit_dag(
+            dag_id=ids.on_commit, policy=policy, default_args=arguments, work_args=run_work_args
         )
     for name, shortens in ((ids.manual, False), (ids.short_retention, True)):
         if name is None:
             continue
         from delta_maintenance_airflow.dags.manual import manual_dag
 
-        made[name] = manual_dag(
+        dags[name] = manual_dag(
             dag_id=name,
             policy=policy,
             default_args=arguments,
-            work_args=work,
+            work_args=run_work_args,
             short_retention=shortens,
         )
-    return made
+    return dags

@@ -116,19 +116,19 @@ def manual_dag(
                 check_options(find(params["operation"]), without_empty(params["options"]))
             except InvalidRequestError as error:
                 raise AirflowFailException(str(error)) from None
-            named = [params["table_uri"], *params["tables"]]
-            found = [
+            addresses = [params["table_uri"], *params["tables"]]
+            entries = [
                 {"uri": text} if "/" in text else {"name": text}
-                for text in dict.fromkeys(filter(None, named))
+                for text in dict.fromkeys(filter(None, addresses))
             ]
-            if not found:
+            if not entries:
                 raise AirflowFailException("name a table in the form")
-            return found
+            return entries
 
         @task_group
         def one_table(table: dict[str, Any]) -> None:
             """A task group per table, so that a rejection for one table does not affect others."""
-            asked: dict[str, Any] = {
+            request: dict[str, Any] = {
                 "table": table,
                 "operation": "{{ params.operation }}",
                 "options": "{{ params.options }}",
@@ -139,7 +139,7 @@ def manual_dag(
                 task_id="plan",
                 plan_only=True,
                 stop_after_plan="{{ params.plan_only }}",
-                **asked,
+                **request,
                 **work_args,
             )
             planned: Any = plan.output
@@ -150,7 +150,7 @@ def manual_dag(
             )
             approved: Any = approve.output
             run = DeltaManualOperator(
-                task_id="run", plan=planned, approval=approved, **asked, **work_args
+                task_id="run", plan=planned, approval=approved, **request, **work_args
             )
             plan >> approve >> run
 

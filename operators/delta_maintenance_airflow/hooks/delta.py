@@ -192,19 +192,19 @@ class PolicyHook(DeltaHook):
         # Imported here because it loads PyArrow, which would slow down Dag parsing.
         from delta_maintenance.storage.options import options_over
 
-        own = self._own_options()
-        for secret in secrets_in(own):
+        options = self._own_options()
+        for secret in secrets_in(options):
             mask(secret)
         connected = super().storage_options(address, credentials=credentials)
         if self._catalog is not None:
             catalog = self._catalog.storage_options(credentials=credentials)
             connected = {**catalog, **connected}
-        return options_over(connected, own if credentials else without_credentials(own))
+        return options_over(connected, options if credentials else without_credentials(options))
 
     async def astorage_options(self, address: str) -> dict[str, str]:
         # In a thread, because opening the first store of a kind loads PyArrow.
-        own = await asyncio.to_thread(self._own_options)
-        for secret in secrets_in(own):
+        options = await asyncio.to_thread(self._own_options)
+        for secret in secrets_in(options):
             await mask_async(secret)
         from delta_maintenance.storage.options import options_over
 
@@ -213,7 +213,7 @@ class PolicyHook(DeltaHook):
             # The address decides between stores, and the options of a catalog are for all of them.
             catalog = await self._catalog.astorage_options(_ANY_NAME)
             connected = {**catalog, **connected}
-        return options_over(connected, own)
+        return options_over(connected, options)
 
     def _own_options(self) -> dict[str, str]:
         from delta_maintenance.policies.discovery import resolved_options

@@ -61,10 +61,10 @@ def own_options(connection: Any, address: str | None) -> dict[str, str]:
     extra = extra_of(connection)
     if connection.conn_type in KINDS:
         return catalog_options(connection, extra)
-    given = {"login": connection.login, "password": connection.password, **extra}
+    fields = {"login": connection.login, "password": connection.password, **extra}
     store = store_of(address) if address is not None else None
     options = {}
-    for name, value in given.items():
+    for name, value in fields.items():
         meanings = _FIELDS.get(name, {})
         option = name if name not in _FIELDS else meanings.get(store or next(iter(meanings)))
         # Ignore fields for other stores, and unset switches.
@@ -119,8 +119,8 @@ def secrets_in(options: Mapping[str, str]) -> Iterator[str]:
             continue
         yield value
         # The parts of the secret that can be used separately, and might appear in a log.
-        for _, part in parse_qsl(value) if "sig=" in value else ():
-            yield part
+        for _, value_of_parameter in parse_qsl(value) if "sig=" in value else ():
+            yield value_of_parameter
         if "AccountKey=" in value:
             yield value.partition("AccountKey=")[2].partition(";")[0]
         if value.lstrip().startswith("{"):
@@ -145,16 +145,16 @@ def _aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
-    given = {name.removeprefix(_OLD_PREFIX): value for name, value in extra.items()}
+    fields = {name.removeprefix(_OLD_PREFIX): value for name, value in extra.items()}
     refused = ("key_secret_name", "impersonation_chain", "idp_issuer_url")
-    _refuse(connection, given, refused, "key_path or keyfile_dict")
-    key, config = given.get("keyfile_dict"), given.get("credential_config_file")
-    whole = isinstance(config, dict) or str(config or "").lstrip().startswith("{")
-    key = key or (config if whole else None)
+    _refuse(connection, fields, refused, "key_path or keyfile_dict")
+    key, config = fields.get("keyfile_dict"), fields.get("credential_config_file")
+    is_key = isinstance(config, dict) or str(config or "").lstrip().startswith("{")
+    key = key or (config if is_key else None)
     return {
-        "GOOGLE_APPLICATION_CREDENTIALS": given.get("key_path") or (None if whole else config),
+        "GOOGLE_APPLICATION_CREDENTIALS": fields.get("key_path") or (None if is_key else config),
         "GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key) if isinstance(key, dict) else key,
-        "GOOGLE_SKIP_SIGNATURE": given.get("is_anonymous"),
+        "GOOGLE_SKIP_SIGNATURE": fields.get("is_anonymous"),
     }
 
 
@@ -165,10 +165,10 @@ def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     host = urlsplit(connection.host or "")
     account = (host.hostname or connection.host or "").partition(".")[0]
     account = account or ("" if tenant else connection.login or "")
-    named = {"AZURE_STORAGE_ACCOUNT_NAME": account}
+    options = {"AZURE_STORAGE_ACCOUNT_NAME": account}
     if tenant:
         return {
-            **named,
+            **options,
             "AZURE_TENANT_ID": tenant,
             "AZURE_CLIENT_ID": connection.login,
             "AZURE_CLIENT_SECRET": connection.password,
@@ -176,9 +176,9 @@ def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     signature = str(extra.get("sas_token") or "")
     if signature:
         # The provider accepts the token alone, and the address in the form that the portal shows.
-        return {**named, "AZURE_STORAGE_SAS_TOKEN": signature.rpartition("?")[2]}
+        return {**options, "AZURE_STORAGE_SAS_TOKEN": signature.rpartition("?")[2]}
     key = extra.get("shared_access_key") or connection.password
-    return {**named, "AZURE_STORAGE_ACCOUNT_KEY": key}
+    return {**options, "AZURE_STORAGE_ACCOUNT_KEY": key}
 
 
 def _refuse(

@@ -12,9 +12,9 @@ def __getattr__(name: str) -> Any:
     if name.startswith("Delta") and name.endswith("Operator"):
         from delta_maintenance_airflow.operators.operations import operator_named
 
-        found = operator_named(name)
-        if found is not None:
-            return found
+        operator = operator_named(name)
+        if operator is not None:
+            return operator
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -89,8 +89,8 @@ class DeltaPendingPlansOperator(BaseOperator):
         tables = [
             *(
                 (row["uri"], row["name"])
-                for some in returned_values(ti, self.assess_task)
-                for row in some
+                for rows in returned_values(ti, self.assess_task)
+                for row in rows
                 if row["waits"]
             ),
             *(
@@ -164,20 +164,20 @@ class DeltaApprovalsOperator(HITLOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> list[dict[str, Any]]:
         if "error" in event:
             self.process_trigger_event_error(event)
-        given = event.get("params_input") or {}
-        chosen = self._chosen(given.get("plans") or ())
+        params = event.get("params_input") or {}
+        chosen = self._chosen(params.get("plans") or ())
         answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
         by = name_of(user)
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
         if answer == APPROVE:
             require_other_person(context, user)
-            require_shown(chosen, given.get("shown"))
+            require_shown(chosen, params.get("shown"))
         approved = {plan.label for plan in chosen} if answer == APPROVE else set()
         close_question(self._pending, approved=approved)
         if answer == APPROVE:
             return _by_table(chosen, by)
         if answer in (REJECT, SNOOZE):
-            until = _until(given.get("snooze_until") if answer == SNOOZE else None)
+            until = _until(params.get("snooze_until") if answer == SNOOZE else None)
             self._put_off(chosen, "snoozed" if answer == SNOOZE else "rejected", until, by)
         return []
 
@@ -188,15 +188,15 @@ class DeltaApprovalsOperator(HITLOperator):
         return [PendingPlan.from_json(plan) for plan in self.plans]
 
     def _chosen(self, labels: Iterable[str]) -> list[PendingPlan]:
-        pending, wanted = self._pending, set(labels)
-        if ALL in wanted:
+        pending, selected = self._pending, set(labels)
+        if ALL in selected:
             return pending
-        unknown = wanted - {plan.label for plan in pending}
+        unknown = selected - {plan.label for plan in pending}
         if unknown:
             raise AirflowException(
                 f"these plans were not part of the question: {sorted(unknown)[:3]}"
             )
-        return [plan for plan in pending if plan.label in wanted]
+        return [plan for plan in pending if plan.label in selected]
 
     def _put_off(
         self, plans: Iterable[PendingPlan], answer: Any, until: datetime, by: str | None
@@ -245,7 +245,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         return {} if by is None else {plan["operation"]: by for plan in self.plans}
 
     def work(
-        self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
+        self, table: PolicyTable, environment: RunEnvironment, entry: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.on_demand import run_plans
@@ -254,7 +254,7 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             [ApprovedPlan.from_json(plan) for plan in self.plans],
-            last_runs=known.last_runs if known is not None else (),
+            last_runs=entry.last_runs if entry is not None else (),
             environment=environment,
         )
 
@@ -281,16 +281,16 @@ def _pending(
 
 
 def _by_table(plans: Iterable[PendingPlan], by: str | None) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    rows_by_table: dict[str, dict[str, Any]] = {}
     for plan in plans:
         table = {"name": plan.name, "uri": plan.uri}
-        row = found.setdefault(plan.name, {"table": table, "plans": [], "approved_by": by})
+        row = rows_by_table.setdefault(plan.name, {"table": table, "plans": [], "approved_by": by})
         row["plans"].append(plan.plan.to_json())
-    return list(found.values())
+    return list(rows_by_table.values())
 
 
 def _is_waiting(outcome: Mapping[str, Any]) -> bool:
-    return any(each.endswith(f": {_WAITING}") for each in outcome.get("operations") or ())
+    return any(text.endswith(f": {_WAITING}") for text in outcome.get("operations") or ())
 
 
 def _choice(labels: Sequence[str]) -> Param:

@@ -87,8 +87,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         # The output of another task is not a mapping before it is rendered.
-        given = set(options) if isinstance(options, Mapping) else set()
-        for name in given.intersection(self.template_fields):
+        given_options = set(options) if isinstance(options, Mapping) else set()
+        for name in given_options.intersection(self.template_fields):
             raise ValueError(f"give the argument `{name}`, not an option of this name")
         self.table_uri = table_uri
         self.options = options
@@ -132,9 +132,9 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         with retrying_only_what_may_pass():
             ledger = operation_ledger(self.ledger, self.hook, link=link_to(context))
             plans = as_flag(self.plan_only)
-            with recorded(self.record, ledger, name=lambda: self.table_uri, plans=plans) as one:
-                self._one = one
-                yield one
+            with recorded(self.record, ledger, name=lambda: self.table_uri, plans=plans) as run:
+                self._one = run
+                yield run
 
     def finish(self, context: Context, document: Any, *, planned: bool) -> dict[str, Any]:
         """Reports the Result, or the Plan, of the task, and returns its facts for XCom.
@@ -213,30 +213,32 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def _given(self, context: Context) -> dict[str, Any]:
         record = self.record
-        own = [field.name for field in fields(record.options) if field.name in self.template_fields]
-        given = {**(self.options or {}), **{name: getattr(self, name) for name in own}}
-        given = {name: value for name, value in given.items() if value not in (None, "")}
-        if record.commits_by_name and "operation_id" not in given:
-            given["operation_id"] = self._operation_id(context, given)
+        field_names = [
+            field.name for field in fields(record.options) if field.name in self.template_fields
+        ]
+        options = {**(self.options or {}), **{name: getattr(self, name) for name in field_names}}
+        options = {name: value for name, value in options.items() if value not in (None, "")}
+        if record.commits_by_name and "operation_id" not in options:
+            options["operation_id"] = self._operation_id(context, options)
             # No try can have begun before the run was due, and this time is the same in every try.
-            given.setdefault("operation_since", context["dag_run"].run_after)
-            self.log.info("operation id %s", given["operation_id"])
+            options.setdefault("operation_since", context["dag_run"].run_after)
+            self.log.info("operation id %s", options["operation_id"])
         # Added after the ID, which must not depend on the connection.
         if record.asks_for_writers:
-            declared = self.hook.other_writers if "other_writers" not in given else None
-            given |= {"other_writers": declared} if declared else {}
-        return given
+            declared = self.hook.other_writers if "other_writers" not in options else None
+            options |= {"other_writers": declared} if declared else {}
+        return options
 
-    def _operation_id(self, context: Context, given: Mapping[str, Any]) -> str:
+    def _operation_id(self, context: Context, options: Mapping[str, Any]) -> str:
         """Returns an ID that is the same in every try of this task, so that concurrent tries commit
         once.
 
         A cleared task has another ID, and so has a task whose templates result in other values.
         """
-        asked = json.dumps(
-            [*task_key(self, context), self.table_uri, given], sort_keys=True, default=str
+        request = json.dumps(
+            [*task_key(self, context), self.table_uri, options], sort_keys=True, default=str
         )
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{asked}"))
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"airflow:{request}"))
 
     def _logged_facts(self, document: Any, *, planned: bool) -> dict[str, Any]:
         """Logs the Plan or the Result, and returns its facts for XCom."""
@@ -246,7 +248,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
             document_facts.pop(name, None)
         status = "planned" if planned else document_facts.pop("status")
         report = self.reported(document)
-        more = {**record.totals(document), **({} if report is None else {"report_uri": report})}
+        totals = {**record.totals(document), **({} if report is None else {"report_uri": report})}
         name = self.catalog_name or document.table
         succeeded = planned or record.outcome_of(status).succeeded
         log = self.log.info if succeeded else self.log.error
@@ -255,9 +257,15 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         for name, value in core.shown(facts):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
-        named = self._named()
+        catalog_name = self._named()
         return flat(
-            {"operation": self.operation, "status": status, **named, **document_facts, **more}
+            {
+                "operation": self.operation,
+                "status": status,
+                **catalog_name,
+                **document_facts,
+                **totals,
+            }
         )
 
 

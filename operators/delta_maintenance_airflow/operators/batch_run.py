@@ -79,18 +79,18 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
 
     def _all(self, context: Context) -> list[dict[str, Any]]:
         end = time.monotonic() + self.time_limit.total_seconds()
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         failures: list[Exception] = []
-        left: list[str] = []
+        left_names: list[str] = []
         for table in self._in_order(context):
             self.table, self._lineage = table, None
             if self._is_killed or time.monotonic() >= end:
-                left.append(table["name"])
+                left_names.append(table["name"])
                 facts: dict[str, Any] = {"name": table["name"], "uri": table["uri"]}
-                found.append({**facts, "status": LEFT, "problem": None})
+                rows.append({**facts, "status": LEFT, "problem": None})
                 continue
             facts, failure = self._one(context)
-            found.append(facts)
+            rows.append(facts)
             if isinstance(failure, AirflowSkipException):
                 self.log.warning("%s: %s", table["name"], failure)
             elif failure is not None:
@@ -101,17 +101,17 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
                 self._lineages.append(reported)
         # The links and the lineage of the task are about no single table.
         self.table, self._lineage = {}, None
-        if left:
+        if left_names:
             self.log.warning(
                 "%d tables are left for the next run, because the time is over: %s",
-                len(left),
-                ", ".join(left),
+                len(left_names),
+                ", ".join(left_names),
             )
         if failures:
             # Airflow pushes the return value of a task only if it succeeds.
-            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=found)
+            context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=rows)
             raise _failure_of(failures, of=len(self.tables))
-        return found
+        return rows
 
     def _in_order(self, context: Context) -> Sequence[Mapping[str, Any]]:
         """The tables. On a retry, those come last at which the tries before may have been killed,
@@ -123,11 +123,11 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         with retrying_only_what_may_pass():
             store, link = assessment_store(), link_to(context)
             ended: list[Mapping[str, Any]] = []
-            others: list[Mapping[str, Any]] = []
+            other_rows: list[Mapping[str, Any]] = []
             for table in self.tables:
                 entry = entry_of(store, table["uri"], table["name"])
-                (ended if entry is not None and entry.link == link else others).append(table)
-        return [*ended, *others[tries:], *others[:tries]]
+                (ended if entry is not None and entry.link == link else other_rows).append(table)
+        return [*ended, *other_rows[tries:], *other_rows[:tries]]
 
     def _one(self, context: Context) -> tuple[dict[str, Any], Exception | None]:
         """The attempt on one table, which was perhaps made by an earlier try of this task."""
@@ -170,8 +170,8 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
 
 
 def _failure_of(failures: Sequence[Exception], *, of: int) -> Exception:
-    shown = "; ".join(str(each) for each in failures[:_SHOWN])
-    more = f"; and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
-    permanent = all(isinstance(each, AirflowFailException) for each in failures)
+    text = "; ".join(str(failure) for failure in failures[:_SHOWN])
+    rest = f"; and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+    permanent = all(isinstance(failure, AirflowFailException) for failure in failures)
     kind = AirflowFailException if permanent else AirflowException
-    return kind(f"{len(failures)} of {of} tables: {shown}{more}")
+    return kind(f"{len(failures)} of {of} tables: {text}{rest}")

@@ -32,17 +32,17 @@ class BatchLimits:
 
 
 def expected_work(
-    assessment: Assessment, known: AssessmentEntry | None, due: Sequence[str]
+    assessment: Assessment, entry: AssessmentEntry | None, due: Sequence[str]
 ) -> dict[str, Any]:
     """Returns the `bytes` that the due operations read, the `seconds` that the last runs took, and
     whether they use `spark`.
     """
-    asked = [each for each in assessment.operations if each.operation in due]
-    history = known.history[:_LAST_RUNS] if known is not None else ()
+    operations = [operation for operation in assessment.operations if operation.operation in due]
+    history = entry.history[:_LAST_RUNS] if entry is not None else ()
     return {
-        "bytes": sum(each.bytes_to_read for each in asked),
+        "bytes": sum(operation.bytes_to_read for operation in operations),
         "seconds": max((run.seconds for run in history), default=_UNKNOWN_SECONDS),
-        "spark": any(each.engine == "spark" for each in asked),
+        "spark": any(operation.engine == "spark" for operation in operations),
     }
 
 
@@ -87,8 +87,8 @@ def batched(
         whole = [*open_batch, row]
         if open_batch and (
             len(whole) > limits.tables
-            or sum(each["bytes"] for each in whole) > limits.bytes
-            or sum(each["seconds"] for each in whole) > seconds
+            or sum(row_of_batch["bytes"] for row_of_batch in whole) > limits.bytes
+            or sum(row_of_batch["seconds"] for row_of_batch in whole) > seconds
         ):
             batches.append(open_batch)
             whole = [row]

@@ -74,23 +74,27 @@ def _docstring(
         statuses += f" A task that ends with the status {_either(failed)} fails."
     report = f"; the report has {record.report}" if record.report is not None else ""
     owners = " and ".join(f"`{name}`" for name in bases)
-    own = [f":param {field.name}: {option_help(field)}. (templated)" for field in subjects]
+    parameters = [f":param {field.name}: {option_help(field)}. (templated)" for field in subjects]
     options = [field for field in options if field.name != "engine"]
     listed = [f"- `{field.name}`: {option_help(field)}" for field in options]
-    named = {"engine", *record.subjects, *(field.name for field in options)}
-    more = [f"`{field.name}`" for field in fields(record.options) if field.name not in named]
-    listed += [f"- {' and '.join(more)}: see `{record.options.__name__}`"] if more else []
+    named_fields = {"engine", *record.subjects, *(field.name for field in options)}
+    other_fields = [
+        f"`{field.name}`" for field in fields(record.options) if field.name not in named_fields
+    ]
+    listed += (
+        [f"- {' and '.join(other_fields)}: see `{record.options.__name__}`"] if other_fields else []
+    )
     return "\n\n".join(
-        part
-        for part in (
+        paragraph
+        for paragraph in (
             record.description,
-            f"{statuses} Takes the parameters of {owners}{', and:' if own else ''}{report}"
-            + ("" if own else "."),
-            "\n".join(own),
+            f"{statuses} Takes the parameters of {owners}{', and:' if parameters else ''}{report}"
+            + ("" if parameters else "."),
+            "\n".join(parameters),
             f"`options` are fields of `{record.options.__name__}`:" if listed else "",
             "\n".join(listed),
         )
-        if part
+        if paragraph
     )
 
 

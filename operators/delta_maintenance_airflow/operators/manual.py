@@ -113,7 +113,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return work
 
     def work(
-        self, table: PolicyTable, environment: RunEnvironment, known: AssessmentEntry | None
+        self, table: PolicyTable, environment: RunEnvironment, entry: AssessmentEntry | None
     ) -> RunResult:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.on_demand import run_operation
@@ -125,7 +125,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             table,
             self.operation,
             options=self.options or {},
-            last_runs=known.last_runs if known is not None else (),
+            last_runs=entry.last_runs if entry is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
             environment=environment,
@@ -210,10 +210,10 @@ class DeltaApprovalOperator(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         # Airflow knows the parameters of the Dag only, of which the question has none.
-        given, event = event.get("params_input") or {}, {**event, "params_input": {}}
+        params, event = event.get("params_input") or {}, {**event, "params_input": {}}
         if event.get("chosen_options") == [self.APPROVE]:
             require_other_person(context, event.get("responded_by_user"))
-            require_shown(self._pending, given.get("shown"))
+            require_shown(self._pending, params.get("shown"))
         close_question(replace(plan, link=link_to(context)) for plan in self._pending)
         return super().execute_complete(context, event)
 
@@ -222,16 +222,16 @@ class DeltaApprovalOperator(ApprovalOperator):
         """The plan to approve; nothing if the planning task left none."""
         from delta_maintenance.policies.approval import PendingPlan
 
-        found = self.plan.get("pending")
-        return [] if found is None else [PendingPlan.from_json(found)]
+        pending = self.plan.get("pending")
+        return [] if pending is None else [PendingPlan.from_json(pending)]
 
 
 def require_allowed_options(options: Mapping[str, Any], *, short_retention: bool) -> None:
     """Fails the task for options that the Dag does not permit."""
-    given = [name for name in SHORT_RETENTION if options.get(name)]
-    if given and not short_retention:
+    shorter = [name for name in SHORT_RETENTION if options.get(name)]
+    if shorter and not short_retention:
         raise AirflowFailException(
-            f"this Dag may not shorten a retention: leave out {' and '.join(given)}, or use the "
+            f"this Dag may not shorten a retention: leave out {' and '.join(shorter)}, or use the "
             "Dag that `DagIds(short_retention=...)` adds"
         )
     beside = next((name for name in ("inventory", "clones", "holders") if options.get(name)), None)
@@ -255,8 +255,8 @@ def require_table_of_policy(policy: Policy, uri: str) -> None:
         return
     # In stores of objects, `..` would match a pattern as the name of a folder.
     leaves = any(segment in (".", "..") for segment in plain.split("/"))
-    known = policy.address_of(plain) is not None or policy.has_table_at(plain)
-    if leaves or not known:
+    is_of_policy = policy.address_of(plain) is not None or policy.has_table_at(plain)
+    if leaves or not is_of_policy:
         raise AirflowFailException(
             f"{redact_address(uri)[:300]} is not a table of the policy: add it there, or set "
             "[delta_maintenance] any_address in Airflow's configuration"

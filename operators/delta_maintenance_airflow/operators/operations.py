@@ -35,8 +35,8 @@ def operator_named(name: str) -> Operator | None:
     if name in _BUILT_IN:
         return _operator(find(_BUILT_IN[name]))
     # Operations of other distributions, which are searched only for a name that is not built in.
-    found = (record for record in operations() if class_name(record.name) == name)
-    return next(map(_operator, found), None)
+    records = (record for record in operations() if class_name(record.name) == name)
+    return next(map(_operator, records), None)
 
 
 @cache
@@ -44,7 +44,7 @@ def _operator(record: AnyOperation) -> Operator:
     description = describe(record)
     bases = tuple(_BASES[name] for name in description.bases)
     fields = [name for base in bases for name in base.template_fields]
-    mappings = [each.name for each in description.subjects if get_origin(each.kind) is Mapping]
+    mappings = [field.name for field in description.subjects if get_origin(field.kind) is Mapping]
     return type(
         description.name,
         bases,
@@ -71,9 +71,9 @@ def _init(subjects: Iterable[FlagField], base: Operator) -> Callable[..., None]:
     """Returns an initialiser that takes the subjects of the operation as separate arguments."""
 
     def initialise(self: Any, **kwargs: Any) -> None:
-        given = {field.name: kwargs.pop(field.name, None) for field in subjects}
+        values = {field.name: kwargs.pop(field.name, None) for field in subjects}
         base.__init__(self, **kwargs)
-        for name, value in given.items():
+        for name, value in values.items():
             setattr(self, name, value)
 
     # Airflow reads the required and the mappable arguments from the signature.
@@ -86,6 +86,6 @@ def _init(subjects: Iterable[FlagField], base: Operator) -> Callable[..., None]:
         ),
         inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD),
     ]
-    own = inspect.Signature(parameters)
-    initialise.__signature__ = own  # type: ignore[attr-defined]  # inspect.signature reads it
+    signature = inspect.Signature(parameters)
+    initialise.__signature__ = signature  # type: ignore[attr-defined]  # inspect.signature reads it
     return initialise

@@ -56,14 +56,14 @@ def require_other_person(context: Context, user: Mapping[str, Any] | None) -> No
         )
 
 
-def require_shown(plans: Iterable[PendingPlan], shown: Collection[str] | None) -> None:
+def require_shown(plans: Iterable[PendingPlan], shown_ids: Collection[str] | None) -> None:
     """Fails this try of the task if a person approved other plans than those of the question.
 
     The page of approvals sends the IDs of the plans that it shows. The page may be older than the
     question: if tasks were cleared, the same task asks about new plans. Airflow's own form sends no
     IDs.
     """
-    if shown is not None and not {plan.id for plan in plans} <= set(shown):
+    if shown_ids is not None and not {plan.id for plan in plans} <= set(shown_ids):
         raise AirflowException(
             "the operation was planned again after the page of approvals was loaded, and the "
             "approval is for the earlier plan; the question is asked again: reload the page"
@@ -77,14 +77,14 @@ def open_question(
     with retrying_only_what_may_pass():
         store = assessment_store()
         for plan in plans:
-            asked = replace(
+            question = replace(
                 plan,
                 link=link_to(context),
                 approved_at=None,
                 asked_by=getattr(context["dag_run"], "triggering_user_name", None),
                 expires_at=None if timeout is None else clock.now() + timeout,
             )
-            store.open_question(asked)
+            store.open_question(question)
 
 
 def close_question(plans: Iterable[PendingPlan], *, approved: Collection[str] = ()) -> None:
@@ -143,8 +143,8 @@ def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> st
 def _first(value: object) -> list[str]:
     """Returns the first lines of a fact, and the number of further lines."""
     lines = core.fact_lines(value)
-    more = len(lines) - _SHOWN
-    return lines if more <= 0 else [*lines[:_SHOWN], f"and {more:,} more"]
+    rest = len(lines) - _SHOWN
+    return lines if rest <= 0 else [*lines[:_SHOWN], f"and {rest:,} more"]
 
 
 def _bounded(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -153,8 +153,8 @@ def _bounded(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -
     for number, cells in enumerate(rows):
         line = _row([_cell(cell) for cell in cells])
         if size + len(line) > _MOST:
-            more = f"\n\nand {len(rows) - number} more, in the log of the task that planned"
-            return text + "\n".join(lines) + more
+            note = f"\n\nand {len(rows) - number} more, in the log of the task that planned"
+            return text + "\n".join(lines) + note
         size += len(line) + 1
         lines.append(line)
     return text + "\n".join(lines)

@@ -73,40 +73,42 @@ class DeltaFindTablesOperator(BaseOperator):
     def execute(self, context: Context) -> list[list[dict[str, str]]]:
         ti = context["ti"]
         if self.work_tasks and self._is_another_at_work(ti):
-            why = f"an earlier run of {ti.dag_id} is still running"
-            ti.xcom_push(key=FOUND, value={"skipped": why})
-            raise AirflowSkipException(why)
+            reason = f"an earlier run of {ti.dag_id} is still running"
+            ti.xcom_push(key=FOUND, value={"skipped": reason})
+            raise AirflowSkipException(reason)
         from delta_maintenance import clock
 
         with retrying_only_what_may_pass():
-            found = PolicyWork(self.policy).discover()
+            discovery = PolicyWork(self.policy).discover()
             store = assessment_store()
-            failures = found.keep_failures(store, now=clock.now())
+            failures = discovery.keep_failures(store, now=clock.now())
             saved_at = store.saved_at()
-        for line in found.warnings():
+        for line in discovery.warnings():
             self.log.warning("%s", line)
-        for line in found.counts():
+        for line in discovery.counts():
             self.log.info("%s", line)
         unlisted = [
             {
-                "name": each.name,
-                "problem": each.problem,
-                "acknowledged": told_of(entry_of(store, each.uri, each.name)),
+                "name": failure.name,
+                "problem": failure.problem,
+                "acknowledged": told_of(entry_of(store, failure.uri, failure.name)),
             }
-            for each in failures
+            for failure in failures
         ]
-        for each in unlisted:
-            if each["acknowledged"]:
-                self.log.warning("%s is not listed; %s", each["name"], each["acknowledged"])
+        for failure in unlisted:
+            if failure["acknowledged"]:
+                self.log.warning("%s is not listed; %s", failure["name"], failure["acknowledged"])
             else:
-                self.log.error("%s cannot be listed: %s", each["name"], each["problem"])
+                self.log.error("%s cannot be listed: %s", failure["name"], failure["problem"])
         tables = [
             {"name": table.name, "uri": table.uri}
-            for table in oldest_first(found.tables, lambda table: saved_at(table.uri, table.name))
+            for table in oldest_first(
+                discovery.tables, lambda table: saved_at(table.uri, table.name)
+            )
             if not self.only or any(table.answers_to(text) for text in self.only)
         ]
         size = max(self.tables_per_batch, -(-len(tables) // max_map_length()))
-        batches = [tables[first : first + size] for first in range(0, len(tables), size)]
+        batches = [tables[start : start + size] for start in range(0, len(tables), size)]
         self.log.info("%d tables in %d batches", len(tables), len(batches))
         counts = {"tables": len(tables), "batches": len(batches), "unlisted": unlisted}
         ti.xcom_push(key=FOUND, value={**counts, "skipped": None})
@@ -150,19 +152,19 @@ class DeltaSelectWorkOperator(BaseOperator):
         self.batches = batches
 
     def execute(self, context: Context) -> list[Any]:
-        rows = [dict(row) for some in self.assessed or () for row in some if row["due"]]
+        rows = [dict(row) for batch_rows in self.assessed or () for row in batch_rows if row["due"]]
         rows.sort(key=lambda row: (row["last_run_at"] or "", row["name"]))
-        most = min(self.most, max_map_length())
-        chosen, left = rows[:most], rows[most:]
-        names = [row["name"] for row in left[:_NAMED]]
-        context["ti"].xcom_push(key=LEFT_OVER, value={"tables": len(left), "names": names})
-        if left:
+        max_rows = min(self.most, max_map_length())
+        chosen, postponed = rows[:max_rows], rows[max_rows:]
+        names = [row["name"] for row in postponed[:_NAMED]]
+        context["ti"].xcom_push(key=LEFT_OVER, value={"tables": len(postponed), "names": names})
+        if postponed:
             self.log.warning(
                 "%d tables wait for the next run, because this one takes %d: %s%s",
-                len(left),
-                most,
+                len(postponed),
+                max_rows,
                 ", ".join(names),
-                ", …" if len(left) > len(names) else "",
+                ", …" if len(postponed) > len(names) else "",
             )
         elif not chosen:
             self.log.info("nothing is due on any table")
@@ -213,30 +215,33 @@ class DeltaSummaryOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         ti = context["ti"]
-        found = _one(ti, self.find_task, FOUND)
-        if found is None:
+        found_tables = _one(ti, self.find_task, FOUND)
+        if found_tables is None:
             problem = f"no tables were found: see the log of {self.find_task}"
             ti.xcom_push(key=FAILED, value={"tables": [], "of_run": {self.find_task: problem}})
             raise AirflowFailException(problem)
-        if found["skipped"]:
-            raise AirflowSkipException(found["skipped"])
+        if found_tables["skipped"]:
+            raise AirflowSkipException(found_tables["skipped"])
         assessed = returned_values(ti, self.assess_task)
-        failures = [*found["unlisted"], *(row for some in assessed for row in some)]
+        failures = [
+            *found_tables["unlisted"],
+            *(row for batch_rows in assessed for row in batch_rows),
+        ]
         failures = [row for row in failures if row["problem"]]
-        work = flattened(_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [])
-        outcomes = {each["name"]: each for each in returned_rows(ti, self.run_task)}
+        due_rows = flattened(_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [])
+        outcomes = {outcome["name"]: outcome for outcome in returned_rows(ti, self.run_task)}
         failed = [row["name"] for row in (*failures, *outcomes.values()) if row["problem"]]
         lost: dict[str, str] = {}
-        missing = found["batches"] - len(assessed)
+        missing = found_tables["batches"] - len(assessed)
         if missing > 0:
-            problem = f"{missing} of {found['batches']} batches of tables were not assessed"
+            problem = f"{missing} of {found_tables['batches']} batches of tables were not assessed"
             lost[self.assess_task] = f"{problem}; see its failed tasks"
             failures.append({"name": self.assess_task, "problem": lost[self.assess_task]})
-        if any(row["name"] not in outcomes for row in work):
+        if any(row["name"] not in outcomes for row in due_rows):
             lost[self.run_task] = "tables have left no result; see its failed tasks"
         ti.xcom_push(key=FAILED, value={"tables": failed, "of_run": lost})
         summary = summarised(
-            work=work,
+            due_rows=due_rows,
             outcomes=outcomes,
             failures=failures,
             left_over=_one(ti, self.select_task, LEFT_OVER) or {},
@@ -256,29 +261,29 @@ def _one(ti: Any, task_id: str, key: str) -> Any:
 
 def summarised(
     *,
-    work: Sequence[Mapping[str, Any]],
+    due_rows: Sequence[Mapping[str, Any]],
     outcomes: Mapping[str, Mapping[str, Any]],
     failures: Sequence[Mapping[str, Any]],
     left_over: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Summarises the tables with work, by name, and those that could not be assessed."""
     statuses: dict[str, int] = {}
-    known = [row["name"] for row in failures if row.get("acknowledged")]
+    acknowledged = [row["name"] for row in failures if row.get("acknowledged")]
     unknown = [row for row in failures if not row.get("acknowledged")]
     problems = [f"{row['name']}: {row['problem']}" for row in unknown]
-    left = list(left_over.get("names") or [])
+    left_names = list(left_over.get("names") or [])
     waiting = int(left_over.get("tables") or 0)
-    for row in work:
+    for row in due_rows:
         outcome = outcomes.get(row["name"])
         # A task that was skipped or killed has no value.
         status = outcome["status"] if outcome is not None else "not-finished"
         if status == LEFT:
-            left, waiting = [*left, row["name"]][:_NAMED], waiting + 1
+            left_names, waiting = [*left_names, row["name"]][:_NAMED], waiting + 1
             continue
         if outcome is None:
             problems.append(f"{row['name']}: see its task, which has left no result")
         elif outcome.get("acknowledged"):
-            known.append(row["name"])
+            acknowledged.append(row["name"])
             status = "acknowledged"
         elif outcome["problem"]:
             problems.append(f"{row['name']}: {outcome['problem']}")
@@ -290,26 +295,26 @@ def summarised(
         "not_assessed": len(unknown),
         "problems": problems[:_SHOWN],
         "num_problems": len(problems),
-        "acknowledged": len(known),
+        "acknowledged": len(acknowledged),
         "left_over": waiting,
         "text": "; ".join(
-            part
-            for part in (
+            section
+            for section in (
                 _ended(begun, statuses),
                 f"{len(unknown):,} could not be assessed" if unknown else None,
-                f"{len(known):,} known broken, acknowledged" if known else None,
-                _left_over(waiting, left),
+                f"{len(acknowledged):,} known broken, acknowledged" if acknowledged else None,
+                _left_over(waiting, left_names),
             )
-            if part is not None
+            if section is not None
         ),
     }
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
     """Formats the summary for people."""
-    shown = summary["problems"]
-    more = summary["num_problems"] - len(shown)
-    lines = [summary["text"], *shown, *([f"and {more} more"] if more else [])]
+    problems = summary["problems"]
+    num_hidden = summary["num_problems"] - len(problems)
+    lines = [summary["text"], *problems, *([f"and {num_hidden} more"] if num_hidden else [])]
     return "; ".join(lines)
 
 
@@ -323,9 +328,9 @@ def _ended(tables: int, statuses: Mapping[str, int]) -> str:
 def _left_over(tables: int, names: Sequence[str]) -> str | None:
     if not tables:
         return None
-    more = ", …" if tables > len(names) else ""
-    return f"{_count(tables, 'table')} left for the next run: {', '.join(names)}{more}"
+    rest = ", …" if tables > len(names) else ""
+    return f"{_count(tables, 'table')} left for the next run: {', '.join(names)}{rest}"
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'s' if number != 1 else ''}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' if number != 1 else ''}"

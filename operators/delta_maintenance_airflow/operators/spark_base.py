@@ -157,8 +157,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         `settles` decides whether the Result of an earlier try's job is sufficient. `require` raises
         if the job would certainly be refused.
         """
-        asked = {"operation": self.operation, "plan_only": plan_only, **options}
-        submission = self._submission_of(self._operation_id(self._context, asked))
+        request = {"operation": self.operation, "plan_only": plan_only, **options}
+        submission = self._submission_of(self._operation_id(self._context, request))
         require()
         document = submission.run(
             self.operation,

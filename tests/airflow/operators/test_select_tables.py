@@ -158,7 +158,7 @@ def test_the_tables_that_were_maintained_longest_ago_come_first_and_the_rest_is_
     assert [each["name"] for each in chosen] == ["new", "older"]
     assert pushed(task_context)[LEFT_OVER] == {"tables": 1, "names": ["old"]}
     text = summarised(
-        work=chosen,
+        due_rows=chosen,
         outcomes={name: {"status": "done", "problem": None} for name in ("new", "older")},
         failures=[],
         left_over=pushed(task_context)[LEFT_OVER],
