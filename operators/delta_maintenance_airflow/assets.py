@@ -31,14 +31,14 @@ def asset_uri(table_uri: str) -> str:
     address = Address.parse(table_uri)
     if address.is_local:
         return f"delta://file/{address.path.lstrip('/')}"
-    scheme, _, rest = str(address).partition("://")
-    return f"delta://{scheme}/{rest}"
+    scheme, _, path = str(address).partition("://")
+    return f"delta://{scheme}/{path}"
 
 
 def table_uri(uri: str) -> str:
     """Returns the address of the table of an asset: the inverse of `asset_uri`."""
-    parts = urlsplit(uri)
-    return f"/{parts.path.lstrip('/')}" if parts.netloc == "file" else _address(parts)
+    split_uri = urlsplit(uri)
+    return f"/{split_uri.path.lstrip('/')}" if split_uri.netloc == "file" else _address(split_uri)
 
 
 def create_asset(
@@ -71,9 +71,9 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset 
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
-    named = dataset_name(table_uri(asset.uri))
-    return Dataset(namespace=named[0], name=named[1]) if named is not None else None
+    dataset = dataset_name(table_uri(asset.uri))
+    return Dataset(namespace=dataset[0], name=dataset[1]) if dataset is not None else None
 
 
-def _address(parts: SplitResult) -> str:
-    return f"{parts.netloc}://{parts.path.lstrip('/')}"
+def _address(split_uri: SplitResult) -> str:
+    return f"{split_uri.netloc}://{split_uri.path.lstrip('/')}"

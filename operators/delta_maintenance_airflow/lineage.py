@@ -51,8 +51,8 @@ class ReportsLineage:
 
     def lineages(self) -> Sequence[LineageFacts]:
         """The facts of each table, of a task for several tables."""
-        own = self.lineage()
-        return [own] if own is not None else []
+        lineage = self.lineage()
+        return [lineage] if lineage is not None else []
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage | None:
         """Called by the OpenLineage provider when the task begins."""
@@ -93,15 +93,15 @@ _AUTHORITIES = {"s3": _BUCKET, "gs": _BUCKET, "abfss": re.compile(r"[a-z0-9$-]+@
 
 
 def _facets_of(tables: Sequence[LineageFacts]) -> OperatorLineage | None:
-    found = [each for each in map(_facets, tables) if each is not None]
-    if len(found) < 2:
-        return next(iter(found), None)
+    facets_of_tables = [facets for facets in map(_facets, tables) if facets is not None]
+    if len(facets_of_tables) < 2:
+        return next(iter(facets_of_tables), None)
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     # The run facet is about one table.
     return OperatorLineage(
-        inputs=[dataset for each in found for dataset in each.inputs],
-        outputs=[dataset for each in found for dataset in each.outputs],
+        inputs=[dataset for facets in facets_of_tables for dataset in facets.inputs],
+        outputs=[dataset for facets in facets_of_tables for dataset in facets.outputs],
     )
 
 
@@ -123,12 +123,12 @@ def _facets(lineage_facts: LineageFacts) -> OperatorLineage | None:
     facts = lineage_facts.facts or {}
     run_facets = {}
     if facts:
-        kept = {name: value for name, value in facts.items() if _is_small(name, value)}
-        run_facets[RUN_FACET] = RunFacet().with_additional_properties(**kept)
-    named = dataset_name(lineage_facts.table_uri)
-    if named is None:
+        small_facts = {name: value for name, value in facts.items() if _is_small(name, value)}
+        run_facets[RUN_FACET] = RunFacet().with_additional_properties(**small_facts)
+    dataset = dataset_name(lineage_facts.table_uri)
+    if dataset is None:
         return OperatorLineage(run_facets=run_facets)
-    namespace, name = named
+    namespace, name = dataset
     facets: dict[str, Any] = {}
     if lineage_facts.catalog_name is not None:
         from openlineage.client.facet_v2 import symlinks_dataset

@@ -37,7 +37,7 @@ class HealthPageLink(BaseOperatorLink):
         # Called in the worker at the end of the task, when its table is known.
         table, uri = getattr(operator, "table", None), getattr(operator, "table_uri", None)
         name = (table.get("name") or table.get("uri")) if isinstance(table, Mapping) else None
-        if any(isinstance(each, str) and holds_credentials(each) for each in (name, uri)):
+        if any(isinstance(text, str) and holds_credentials(text) for text in (name, uri)):
             # The address was refused, and the link is stored.
             return ""
         if isinstance(name, str):
@@ -100,8 +100,12 @@ def _on_web(address: object) -> str:
     if not isinstance(address, str) or not _PRINTABLE.fullmatch(address):
         return ""
     try:
-        parts = urlsplit(address)
-        plain = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+        split_address = urlsplit(address)
+        plain = (
+            split_address.scheme in ("http", "https")
+            and split_address.hostname
+            and "@" not in split_address.netloc
+        )
     except ValueError:
         return ""
     return address if plain else ""

@@ -20,11 +20,13 @@ def report(result: RunResult) -> None:
     from delta_maintenance.metrics.runs import measurements
 
     try:
-        for each in measurements(result):
-            if each.metric.kind == "histogram":
-                span = timedelta(seconds=each.value)
-                Stats.timing(each.metric.dotted, span, tags={**each.labels})
+        for measurement in measurements(result):
+            if measurement.metric.kind == "histogram":
+                span = timedelta(seconds=measurement.value)
+                Stats.timing(measurement.metric.dotted, span, tags={**measurement.labels})
             else:
-                Stats.incr(each.metric.dotted, int(each.value), tags={**each.labels})
+                Stats.incr(
+                    measurement.metric.dotted, int(measurement.value), tags={**measurement.labels}
+                )
     except Exception:
         _log.warning("the metrics of a run were not reported", exc_info=True)

@@ -119,9 +119,9 @@ class ApprovalNotifier(BaseNotifier):
 
         ti, task = context["ti"], context["task"]
         assert isinstance(task, HITLOperator)
-        first = (task.body or task.subject).partition("\n")[0]
+        first_line = (task.body or task.subject).partition("\n")[0]
         link = HITLOperator.generate_link_to_ui_from_context(context=context)
-        _post(conn_id, f"{ti.dag_id}: {first} {link}")
+        _post(conn_id, f"{ti.dag_id}: {first_line} {link}")
 
 
 def _post(conn_id: str, text: str) -> None:

@@ -33,7 +33,7 @@ def watched_assets(
     seconds = interval if interval is not None else poll_interval()
     document = load_policy(path)
     places: list[dict[str, Any]] = [
-        *({"store": each} for each in sorted({store_root(t.uri) for t in document.named_tables})),
+        *({"store": store} for store in sorted({store_root(t.uri) for t in document.named_tables})),
         *({"catalog": key} for key, entries in document.names.items() if entries),
     ]
     return [_asset(path, place, seconds, min_commits) for place in places]
@@ -48,17 +48,22 @@ def changed_tables(events: Mapping[Any, Sequence[Any]], policy: str | None = Non
     from delta_maintenance.policies.definition.policy import load_policy
 
     path = policy or policy_path()
-    payloads = [one for some in events.values() for event in some for one in _tables(event)]
-    found: dict[str, dict[str, Any]] = {}
+    payloads = [
+        one
+        for events_of_asset in events.values()
+        for event in events_of_asset
+        for one in _tables(event)
+    ]
+    payloads_by_uri: dict[str, dict[str, Any]] = {}
     for payload in payloads:
         uri = payload["table"]
         problem = payload.get("message") if payload.get("status") == "error" else None
-        found[uri] = {"name": uri, "uri": payload.get("uri", uri), "problem": problem}
-    if path is None or path in found:
+        payloads_by_uri[uri] = {"name": uri, "uri": payload.get("uri", uri), "problem": problem}
+    if path is None or path in payloads_by_uri:
         # An unreadable policy is one of the reported problems.
-        return list(found.values())
+        return list(payloads_by_uri.values())
     names = {table.uri: table.name for table in load_policy(path).named_tables}
-    return [{**one, "name": names.get(uri, uri)} for uri, one in found.items()]
+    return [{**one, "name": names.get(uri, uri)} for uri, one in payloads_by_uri.items()]
 
 
 def _tables(event: Any) -> list[dict[str, Any]]:

@@ -202,7 +202,7 @@ _CATALOGS = (
 
 
 def _catalog_connection_type(
-    conn_type: str, hook: str, title: str, own: tuple[str, ...]
+    conn_type: str, hook: str, title: str, fields: tuple[str, ...]
 ) -> dict[str, Any]:
     is_glue, is_hive = conn_type == "delta_glue", conn_type == "delta_hive_metastore"
     login = ("User", "") if is_hive else ("Client ID", "Client secret, or token")
@@ -213,7 +213,7 @@ def _catalog_connection_type(
     }
     own_fields = {
         name: _text(name.capitalize(), "If the environment of the worker does not set it.")
-        for name in own
+        for name in fields
     }
     return {
         "connection-type": conn_type,

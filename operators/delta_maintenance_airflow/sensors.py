@@ -130,22 +130,22 @@ class DeltaCommitSensor(BaseSensorOperator):
             if not self.deferrable:
                 return super().execute(context)
             condition = self._condition()
-            seen = self._poll(condition)
-            if seen.done:
-                return seen.found()
+            poll = self._poll(condition)
+            if poll.done:
+                return poll.found()
             self._defer(condition)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        seen = self._poll(None)
-        return PokeReturnValue(is_done=seen.done, xcom_value=seen.found())
+        poll = self._poll(None)
+        return PokeReturnValue(is_done=poll.done, xcom_value=poll.found())
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Ends the wait with the event of the trigger."""
         if event["status"] != "success":
             raise AirflowFailException(event["message"])
-        found = {name: value for name, value in event.items() if name != "status"}
-        self.log.info("%s is at version %d", found["table"], found["version"])
-        return found
+        payload = {name: value for name, value in event.items() if name != "status"}
+        self.log.info("%s is at version %d", payload["table"], payload["version"])
+        return payload
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
@@ -167,11 +167,11 @@ class DeltaCommitSensor(BaseSensorOperator):
             # Kept from one poke to the next, so that each begins where the last one ended.
             store = DeltaHook(self.delta_conn_id).open_watched(self.table_uri)
             self._wait = Wait(store, condition or self._condition())
-        while (seen := self._wait.poll()).more:
+        while (poll := self._wait.poll()).more:
             pass
-        facts = (f"{name.replace('_', ' ')} {value}" for name, value in seen.found().items())
+        facts = (f"{name.replace('_', ' ')} {value}" for name, value in poll.found().items())
         self.log.info("%s", ", ".join(facts))
-        return seen
+        return poll
 
     def _condition(self) -> WaitCondition:
         from delta_maintenance.operations.watch import (

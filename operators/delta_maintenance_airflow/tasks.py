@@ -36,8 +36,8 @@ def as_number(value: int | str | None) -> int | None:
 
 def as_names(value: Sequence[str] | str) -> tuple[str, ...]:
     """A list of names, or a text with commas."""
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(name.strip() for name in parts if name.strip())
+    names = value.split(",") if isinstance(value, str) else value
+    return tuple(name.strip() for name in names if name.strip())
 
 
 def task_key(task: BaseOperator, context: Context) -> list[Any]:
@@ -68,7 +68,9 @@ def claim(context: Context) -> dict[str, Any]:
 def link_to(context: Context) -> str:
     """Returns the page of a task, relative to Airflow's address."""
     ti = context["ti"]
-    dag, run, task = (quote(part, safe=":+") for part in (ti.dag_id, ti.run_id, ti.task_id))
+    dag, run, task = (
+        quote(identifier, safe=":+") for identifier in (ti.dag_id, ti.run_id, ti.task_id)
+    )
     page = f"/dags/{dag}/runs/{run}/tasks/{task}"
     return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
 
@@ -79,8 +81,8 @@ def _is_mapped(ti: Any) -> bool:
 
 def returned_values(ti: Any, task_id: str) -> list[Any]:
     """Returns the values of mapped tasks, including failed ones, by one request."""
-    found = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
-    return [each for each in found if each is not None]
+    values = ti.xcom_pull(task_ids=[task_id], key=BaseXCom.XCOM_RETURN_KEY) or []
+    return [returned for returned in values if returned is not None]
 
 
 def returned_rows(ti: Any, task_id: str) -> list[Any]:
@@ -90,7 +92,7 @@ def returned_rows(ti: Any, task_id: str) -> list[Any]:
 
 def flattened(values: Iterable[Any]) -> list[Any]:
     """Returns the values, with the items of a list in its place."""
-    return [row for each in values for row in (each if isinstance(each, list) else [each])]
+    return [row for rows in values for row in (rows if isinstance(rows, list) else [rows])]
 
 
 @contextmanager

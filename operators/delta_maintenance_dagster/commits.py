@@ -90,14 +90,14 @@ def poll(watch: "LogWatch", before: Position | None) -> Poll:
 
     A table that was never polled counts as changed. Raises the errors of `LogWatch.poll`.
     """
-    seen = watch.poll()
+    polled = watch.poll()
     # A log that does not continue at the known version is another log.
-    if before is None or seen.since != before.version:
-        return Poll(position=Position(version=seen.version), data_version=seen.version)
+    if before is None or polled.since != before.version:
+        return Poll(position=Position(version=polled.version), data_version=polled.version)
     unread = before.unread
-    if seen.version > before.version:
-        unread = (*unread, (before.version + 1, seen.version))
-    position = replace(before, version=seen.version, unread=unread)
+    if polled.version > before.version:
+        unread = (*unread, (before.version + 1, polled.version))
+    position = replace(before, version=polled.version, unread=unread)
     return _read_one(watch, position) if unread else Poll(position=position)
 
 
@@ -122,7 +122,9 @@ def _without(ranges: tuple[tuple[int, int], ...], version: int) -> tuple[tuple[i
     for low, high in ranges:
         if low <= version <= high:
             left += [
-                part for part in ((low, version - 1), (version + 1, high)) if part[0] <= part[1]
+                part_of_range
+                for part_of_range in ((low, version - 1), (version + 1, high))
+                if part_of_range[0] <= part_of_range[1]
             ]
         else:
             left.append((low, high))
@@ -133,8 +135,8 @@ class Positions:
     """The cursor of a sensor: a position for each table, by its address."""
 
     def __init__(self, cursor: str | None) -> None:
-        known = json.loads(cursor) if cursor else {}
-        self._known = {uri: Position.from_json(value) for uri, value in known.items()}
+        positions = json.loads(cursor) if cursor else {}
+        self._known = {uri: Position.from_json(value) for uri, value in positions.items()}
 
     def __getitem__(self, uri: str) -> Position | None:
         return self._known.get(uri)
@@ -145,7 +147,7 @@ class Positions:
     def to_cursor(self, uris: set[str]) -> str:
         """Returns the cursor as text, without the tables that are no longer watched."""
         return json.dumps(
-            {uri: asdict(each) for uri, each in self._known.items() if uri in uris},
+            {uri: asdict(position) for uri, position in self._known.items() if uri in uris},
             separators=(",", ":"),
         )
 
@@ -170,17 +172,17 @@ def build_table_asset(
         )
 
     def observe(context: dg.AssetExecutionContext) -> Iterator[dg.ObserveResult]:
-        known = _known_version(context.instance, table)
-        before = Position(version=known) if known is not None else None
+        known_version = _known_version(context.instance, table)
+        before = Position(version=known_version) if known_version is not None else None
         try:
-            seen = _polled(storage.resolve(context.resources), table, before)
+            polled = _polled(storage.resolve(context.resources), table, before)
         except DeltaMaintenanceError as error:
             problem = str(error.located(table=table.uri))
             raise dg.Failure(problem, allow_retries=error.retryable) from error
-        version = known if seen.data_version is None else seen.data_version
+        version = known_version if polled.data_version is None else polled.data_version
         yield dg.ObserveResult(
             asset_key=table.key,
-            metadata=observed(table, seen.position.version),
+            metadata=observed(table, polled.position.version),
             data_version=dg.DataVersion(str(version)),
         )
 
@@ -203,11 +205,11 @@ def _polled(storage: DeltaStorageResource, table: DeltaTable, before: Position |
     options = storage.storage_options(table.policy.rules.storage, uri=table.uri)
     store = open_watched(table.uri, options or None)
     version = before.version if before is not None else None
-    seen = poll(LogWatch(store, version=version), before)
+    polled = poll(LogWatch(store, version=version), before)
     # Unlike the sensor, this has no later tick for unread commits.
-    while seen.data_version is None and seen.position.unread:
-        seen = poll(LogWatch(store, version=seen.position.version), seen.position)
-    return seen
+    while polled.data_version is None and polled.position.unread:
+        polled = poll(LogWatch(store, version=polled.position.version), polled.position)
+    return polled
 
 
 def _known_version(instance: dg.DagsterInstance, table: DeltaTable) -> int | None:
@@ -290,15 +292,15 @@ def build_commit_sensor(
         problems: list[str] = []
         moved: list[tuple[DeltaTable, int]] = []
         requests: list[dg.RunRequest] = []
-        for table, seen in _polls(tables, stores, positions, context.resources):
-            if isinstance(seen, DeltaMaintenanceError):
-                problems.append(str(seen))
+        for table, polled in _polls(tables, stores, positions, context.resources):
+            if isinstance(polled, DeltaMaintenanceError):
+                problems.append(str(polled))
                 continue
-            position = seen.position
-            if seen.data_version is not None:
-                moved.append((table, seen.data_version))
+            position = polled.position
+            if polled.data_version is not None:
+                moved.append((table, polled.data_version))
                 if position.requested < 0 or position.version - position.requested >= min_commits:
-                    requests.append(_request(table, seen.data_version))
+                    requests.append(_request(table, polled.data_version))
                     position = position.requesting(position.version, at=now)
             positions[table.uri] = position
         for table, position in _overdue(tables, positions, now):
@@ -306,14 +308,14 @@ def build_commit_sensor(
             requests += [request] if request is not None else []
         for problem in problems:
             context.log.warning(problem)
-        new = new_tables.text() if new_tables is not None else None
+        new_names = new_tables.text() if new_tables is not None else None
         if problems and len(problems) == len(tables):
             raise dg.Failure(f"no table could be polled: {'; '.join(problems[:_SHOWN])}")
         return dg.SensorResult(
             run_requests=requests,
             asset_events=[_observation(table, version) for table, version in moved],
             cursor=positions.to_cursor({table.uri for table in tables}),
-            skip_reason=None if requests else _summary(tables, moved, problems, new),
+            skip_reason=None if requests else _summary(tables, moved, problems, new_names),
         )
 
     return commits
@@ -400,7 +402,7 @@ def _summary(
     tables: Sequence[DeltaTable],
     moved: Sequence[object],
     problems: Sequence[str],
-    new: str | None,
+    new_names: str | None,
 ) -> str:
     followed = count_text(len(tables), "table")
     message = f"{len(moved)} of {followed} changed, and none by enough commits"
@@ -408,4 +410,4 @@ def _summary(
         message = f"no change in {followed}"
     if problems:
         message = f"{message}; {len(problems)} could not be polled: {'; '.join(problems[:_SHOWN])}"
-    return message if new is None else f"{message}; {new}"
+    return message if new_names is None else f"{message}; {new_names}"

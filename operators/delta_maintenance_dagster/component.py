@@ -74,24 +74,24 @@ class Schedule(dg.Model, dg.Resolvable):
     )
 
 
-def _rules(context: dg.ResolutionContext, given: Rules) -> Rules:
-    return Rules.model_validate(context.resolve_value(given.model_dump(exclude_unset=True)))
+def _rules(context: dg.ResolutionContext, rules: Rules) -> Rules:
+    return Rules.model_validate(context.resolve_value(rules.model_dump(exclude_unset=True)))
 
 
 def _catalogs(
-    context: dg.ResolutionContext, given: Mapping[str, CatalogRule]
+    context: dg.ResolutionContext, catalogs: Mapping[str, CatalogRule]
 ) -> dict[str, CatalogRule]:
     return {
         key: CatalogRule.model_validate(
-            context.resolve_value(each.model_dump(exclude_unset=True)),
+            context.resolve_value(rule.model_dump(exclude_unset=True)),
             context={"environment": os.environ},
         )
-        for key, each in given.items()
+        for key, rule in catalogs.items()
     }
 
 
 def _entries(
-    context: dg.ResolutionContext, given: Sequence[DeltaTableEntry]
+    context: dg.ResolutionContext, entries: Sequence[DeltaTableEntry]
 ) -> list[DeltaTableEntry]:
     return [
         DeltaTableEntry.model_validate(
@@ -99,12 +99,12 @@ def _entries(
             # Addresses may refer to the environment, as in a policy file.
             context={"environment": os.environ},
         )
-        for entry in given
+        for entry in entries
     ]
 
 
-def _path(context: dg.ResolutionContext, given: str) -> Path:
-    return context.resolve_source_relative_path(str(context.resolve_value(given)))
+def _path(context: dg.ResolutionContext, path: str) -> Path:
+    return context.resolve_source_relative_path(str(context.resolve_value(path)))
 
 
 def _resource(kind: type[dg.ConfigurableResource[Any]], policy_key: str) -> dg.Resolver:
@@ -282,11 +282,11 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
-        more: dict[str, Any] = {}
+        attributes: dict[str, Any] = {}
         # Not in Dagster 1.12.
         if "produces" in dg.ComponentTypeSpec.__annotations__:
-            more["produces"] = ["asset", "asset_check", "job", "sensor", "schedule"]
-        return dg.ComponentTypeSpec(tags=["delta", "maintenance"], **more)
+            attributes["produces"] = ["asset", "asset_check", "job", "sensor", "schedule"]
+        return dg.ComponentTypeSpec(tags=["delta", "maintenance"], **attributes)
 
     @property
     def defs_state_config(self) -> DefsStateConfig:
@@ -317,7 +317,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         """
         storage = Reference(self.storage).here()
         try:
-            found = find_tables(
+            found_tables = find_tables(
                 self._policy(),
                 lambda rule, uri: storage.storage_options(rule, uri=uri),
                 known(self._last_state),
@@ -326,7 +326,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             if self._last_state is not None:
                 state_path.write_text(self._last_state)
             raise
-        state_path.write_text(found.dumped())
+        state_path.write_text(found_tables.dumped())
 
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
@@ -334,12 +334,15 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         """Builds the definitions for the named tables, or for all that were found."""
         policy = self._policy()
         ledger = policy.ledger_table
-        found = FoundTables(tables=(*policy.named_tables, *(() if ledger is None else (ledger,))))
+        found_tables = FoundTables(
+            tables=(*policy.named_tables, *(() if ledger is None else (ledger,)))
+        )
         if state_path is not None:
-            found = FoundTables.parse(state_path.read_text())
-        self._require_known_options(found.tables)
+            found_tables = FoundTables.parse(state_path.read_text())
+        self._require_known_options(found_tables.tables)
         tables = [
-            self._table(table, policy, kept=table.name in found.kept) for table in found.tables
+            self._table(table, policy, kept=table.name in found_tables.kept)
+            for table in found_tables.tables
         ]
         definitions = build_definitions(
             tables,
@@ -353,9 +356,11 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
                 NewTables(tables, policy, storage=Reference(self.storage))
             ),
         )
-        said = {"delta/not_listed": "\n".join(found.problems)} if found.problems else {}
+        metadata = (
+            {"delta/not_listed": "\n".join(found_tables.problems)} if found_tables.problems else {}
+        )
         return dg.Definitions.merge(
-            definitions, self._schedules(bool(tables)), dg.Definitions(metadata=said)
+            definitions, self._schedules(bool(tables)), dg.Definitions(metadata=metadata)
         )
 
     def _policy(self) -> Policy:
@@ -374,8 +379,12 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         return load_policy(self.policy)
 
     def _table(self, table: PolicyTable, policy: Policy, *, kept: bool) -> DeltaTable:
-        own = next((entry for entry in self.tables if entry.uri == table.uri), None)
-        key = own.key if own is not None and own.key is not None else self.keys.get(table.name)
+        entry_of_table = next((entry for entry in self.tables if entry.uri == table.uri), None)
+        key = (
+            entry_of_table.key
+            if entry_of_table is not None and entry_of_table.key is not None
+            else self.keys.get(table.name)
+        )
         if table.catalog_name is not None:
             remember_name(table.uri, table.name)
         return DeltaTable(
@@ -383,7 +392,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             among=policy,
             kept=kept,
             key=dg.AssetKey.from_user_string(key) if key else self._key_of(table),
-            declared=self.declare_tables and (own is None or own.declare),
+            declared=self.declare_tables and (entry_of_table is None or entry_of_table.declare),
             attributes=self.table_attributes,
             maintenance_attributes=self.maintenance_attributes,
         )
@@ -403,13 +412,13 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         """
         from delta_maintenance.storage.options import options_for, unknown_options
 
-        given = self.storage.options if isinstance(self.storage, DeltaStorageResource) else {}
+        options = self.storage.options if isinstance(self.storage, DeltaStorageResource) else {}
         entries = {entry.uri: entry for entry in self._policy().tables if entry.uri is not None}
         for table in tables:
             rule = table.rules.storage
-            own = {} if rule.connection is not None else given
+            options_of_store = {} if rule.connection is not None else options
             where = f"component {self.name}, table {table.name}"
-            for name in unknown_options(table.uri, [*rule.options, *own]):
+            for name in unknown_options(table.uri, [*rule.options, *options_of_store]):
                 raise InvalidRequestError(
                     f"{where}: {name!r} is not a storage option",
                     remedy="see the options of its store in docs/stores.md",

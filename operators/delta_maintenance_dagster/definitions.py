@@ -141,23 +141,23 @@ def build_definitions(
     steps = list(_steps(tables, name, execution.tables_per_step))
     maintenance = [
         build_maintenance_step(
-            some,
+            step_tables,
             name=f"{step}__maintenance",
             resources=resources,
             group_name=group_name,
             settings=settings,
         )
-        for step, some in steps
+        for step, step_tables in steps
     ]
     health = [
         build_health_step(
-            some,
+            step_tables,
             name=f"{step}__health",
             storage=resources.storage,
             thresholds=thresholds,
             state=shared,
         )
-        for step, some in steps
+        for step, step_tables in steps
         if thresholds is not None
     ]
     job = dg.define_asset_job(

@@ -37,7 +37,7 @@ class FoundTables:
         """Parses the state."""
         value = json.loads(text)
         return cls(
-            tables=tuple(PolicyTable.from_json(each) for each in value["tables"]),
+            tables=tuple(PolicyTable.from_json(table) for table in value["tables"]),
             kept=frozenset(value["kept"]),
             problems=tuple(value["problems"]),
         )
@@ -64,24 +64,26 @@ def find_tables(
     from delta_maintenance.policies.discovery import discover
     from delta_maintenance.policies.rediscovery import kept_tables
 
-    found = discover(policy, storage_options=storage_options)
+    discovery = discover(policy, storage_options=storage_options)
     if before is not None:
-        patterns = (part for table in before.tables for part in table.rules_from)
-        found = found.without_tables_of(frozenset(patterns))
-    for each in found.unlisted:
-        if isinstance(each.error, InvalidRequestError):
-            raise each.error
-    kept = kept_tables(policy, found, before.tables if before is not None else ())
-    problems = tuple(f"{each.pattern}: {each.error}" for each in found.unlisted)
+        patterns = (pattern for table in before.tables for pattern in table.rules_from)
+        discovery = discovery.without_tables_of(frozenset(patterns))
+    for unlisted in discovery.unlisted:
+        if isinstance(unlisted.error, InvalidRequestError):
+            raise unlisted.error
+    retained_tables = kept_tables(policy, discovery, before.tables if before is not None else ())
+    problems = tuple(f"{unlisted.pattern}: {unlisted.error}" for unlisted in discovery.unlisted)
     for problem in problems:
         _log.warning("%s", problem)
-    for line in found.warnings():
+    for line in discovery.warnings():
         _log.warning("%s", line)
     if problems:
         then = "are as in the last refresh" if before is not None else "are missing until a refresh"
-        _log.warning("the tables of these %s; %d tables are kept", then, len(kept))
+        _log.warning("the tables of these %s; %d tables are kept", then, len(retained_tables))
     return FoundTables(
-        tables=(*found.tables, *kept.values()), kept=frozenset(kept), problems=problems
+        tables=(*discovery.tables, *retained_tables.values()),
+        kept=frozenset(retained_tables),
+        problems=problems,
     )
 
 

@@ -89,5 +89,5 @@ def _recorded_events(
 
 def _list(metadata: Mapping[str, Any], key: str) -> list[Any]:
     value = metadata.get(key)
-    found = value.value if isinstance(value, dg.JsonMetadataValue) else None
-    return found if isinstance(found, list) else []
+    items = value.value if isinstance(value, dg.JsonMetadataValue) else None
+    return items if isinstance(items, list) else []

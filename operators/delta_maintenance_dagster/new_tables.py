@@ -47,12 +47,12 @@ class NewTables:
             self._listed_at = clock.now()
             self.listing = Thread(target=self._list, daemon=True)
             self.listing.start()
-        new = sorted(set().union(*self._new.copy().values()))
-        if not new:
+        names = sorted(set().union(*self._new.copy().values()))
+        if not names:
             return None
         return (
-            f"not in the definitions yet: {count_text(len(new), 'table')} of catalogs, such as "
-            f"{new[0]}; refresh the state of the component and reload the code location"
+            f"not in the definitions yet: {count_text(len(names), 'table')} of catalogs, such as "
+            f"{names[0]}; refresh the state of the component and reload the code location"
         )
 
     def _list(self) -> None:
@@ -64,14 +64,14 @@ class NewTables:
         storage = self._storage.here()
         self._memory = self._memory or CatalogMemory.in_process()
         # A table that two catalogs list has an asset under one of its names.
-        known = {place_of(table.uri) for table in self._tables}
+        places = {place_of(table.uri) for table in self._tables}
         for key in (key for key, entries in self._policy.names.items() if entries):
-            found = tables_of_catalog(
+            discovery = tables_of_catalog(
                 self._policy,
                 key,
                 storage_options=lambda rule, uri: storage.storage_options(rule, uri=uri),
                 memory=self._memory,
             )
-            new = {each.name for each in found.tables if place_of(each.uri) not in known}
+            names = {each.name for each in discovery.tables if place_of(each.uri) not in places}
             # What cannot be listed now is as it was.
-            self._new[key] = new | (self._new.get(key, set()) if found.unread else set())
+            self._new[key] = names | (self._new.get(key, set()) if discovery.unread else set())

@@ -58,8 +58,8 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
                 remedy="give the address and the options of the catalog in the policy, with "
                 "${env:NAME} for secrets",
             )
-        own = rule.model_copy(update={"options": self.options})
-        options = options_over(resolved_options(own), resolved_options(rule))
+        rule_of_resource = rule.model_copy(update={"options": self.options})
+        options = options_over(resolved_options(rule_of_resource), resolved_options(rule))
         return options if uri is None else options_for(uri, options)
 
     def open_table(self, table: "PolicyTable") -> "Table":

@@ -51,16 +51,16 @@ class AssetAttributes(dg.Model, dg.Resolvable):
 
     def of(self, spec: dg.AssetSpec) -> dg.AssetSpec:
         """Returns the asset with these attributes."""
-        more = spec.merge_attributes(
+        attributes = spec.merge_attributes(
             owners=[owner for owner in self.owners if owner not in spec.owners],
             kinds=set(self.kinds),
             tags=self.tags,
         )
         if self.group_name is not None:
-            more = more.replace_attributes(group_name=self.group_name)
+            attributes = attributes.replace_attributes(group_name=self.group_name)
         if self.freshness is not None:
-            more = more.replace_attributes(freshness_policy=self.freshness.policy())
-        return more
+            attributes = attributes.replace_attributes(freshness_policy=self.freshness.policy())
+        return attributes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +99,9 @@ class DeltaTable:
     def location(self) -> dict[str, str]:
         """Metadata that says where the table is, and its name in a catalog."""
         name = self.policy.catalog_name
-        named = {} if name is None else {"dagster/table_name": name.dotted}
-        kept = {"delta/not_listed": "as in an earlier refresh"} if self.kept else {}
-        return {"dagster/uri": self.uri, **named, **kept}
+        table_name = {} if name is None else {"dagster/table_name": name.dotted}
+        not_listed = {"delta/not_listed": "as in an earlier refresh"} if self.kept else {}
+        return {"dagster/uri": self.uri, **table_name, **not_listed}
 
     @property
     def maintenance_key(self) -> dg.AssetKey:
@@ -111,7 +111,7 @@ class DeltaTable:
     @property
     def op_name(self) -> str:
         """The key as a valid Python name."""
-        return "__".join(re.sub(r"\W", "_", part, flags=re.ASCII) for part in self.key.path)
+        return "__".join(re.sub(r"\W", "_", name, flags=re.ASCII) for name in self.key.path)
 
     @property
     def stand_in(self) -> dg.AssetKey:
@@ -184,8 +184,8 @@ def asset_key_of(name: str) -> dg.AssetKey:
     Characters that Dagster does not accept in a key are replaced by `_`.
     """
     path = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*:/+", "", name)
-    parts = re.sub(r"[^A-Za-z0-9_./-]", "_", path).strip("/").split("/")
-    return dg.AssetKey([part for part in parts if part] or ["table"])
+    names = re.sub(r"[^A-Za-z0-9_./-]", "_", path).strip("/").split("/")
+    return dg.AssetKey([part for part in names if part] or ["table"])
 
 
 def with_keys(step: Step, tables: Iterable[DeltaTable]) -> Step:
@@ -206,11 +206,11 @@ def require_unique_keys(tables: Iterable[DeltaTable]) -> None:
     """Raises `InvalidRequestError` if two tables share an asset key, or the name that Dagster
     derives from it.
     """
-    seen: dict[str, DeltaTable] = {}
+    tables_by_name: dict[str, DeltaTable] = {}
     for table in tables:
-        other = seen.setdefault(table.op_name.lower(), table)
-        if other is not table:
+        first = tables_by_name.setdefault(table.op_name.lower(), table)
+        if first is not table:
             raise InvalidRequestError(
-                f"{other.uri} and {table.uri} would both be the asset {table.key.to_user_string()}",
+                f"{first.uri} and {table.uri} would both be the asset {table.key.to_user_string()}",
                 remedy="give one of them another key",
             )

@@ -44,30 +44,30 @@ class Announcements:
         self._now = now
         self._open: dict[str, _Announcement] = {}
 
-    def record(self, name: str, seen: Seen) -> Position:
+    def record(self, name: str, poll: Seen) -> Position:
         """Notes the result of a poll of a table, or the event that was sent. Returns the position
         to store.
         """
-        now, event, announced = self._now(), seen.event, self._open.get(name)
+        now, event, announced = self._now(), poll.event, self._open.get(name)
         if event is not None and event["status"] == "changed":
-            if announced is not None and announced.position.told == seen.position.told:
+            if announced is not None and announced.position.told == poll.position.told:
                 announced.last_at, announced.is_polled = now, False
             else:
                 # Another table at the address begins with lower versions.
-                if announced is not None and announced.position.told < seen.position.told:
+                if announced is not None and announced.position.told < poll.position.told:
                     event = {**event, "from_version": announced.event["from_version"]}
                 announced = self._open[name] = _Announcement(
                     event=event,
-                    position=seen.position,
+                    position=poll.position,
                     first_at=now,
                     last_at=now,
                     review_at=now + _BETWEEN_REVIEWS,
                 )
         if announced is None:
-            return replace(seen.position, maintained=None)
+            return replace(poll.position, maintained=None)
         announced.is_polled |= event is None
-        announced.position = seen.position
-        return replace(seen.position, maintained=announced.event["from_version"])
+        announced.position = poll.position
+        return replace(poll.position, maintained=announced.event["from_version"])
 
     async def overdue(self, uris: Mapping[str, str]) -> dict[str, Seen]:
         """Returns the events to send again, by the name of the table.
@@ -77,8 +77,12 @@ class Announcements:
         """
         now = self._now()
         self._open = {name: each for name, each in self._open.items() if name in uris}
-        by_review = sorted(self._open.items(), key=lambda one: one[1].review_at)
-        some = dict(one for one in by_review[:_MOST_AT_ONCE] if one[1].review_at <= now)
+        by_review = sorted(self._open.items(), key=lambda announcement: announcement[1].review_at)
+        some = dict(
+            announcement
+            for announcement in by_review[:_MOST_AT_ONCE]
+            if announcement[1].review_at <= now
+        )
         for announced in some.values():
             announced.review_at = now + _BETWEEN_REVIEWS
         if not some:

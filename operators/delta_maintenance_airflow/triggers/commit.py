@@ -65,16 +65,16 @@ class DeltaCommitTrigger(BaseTrigger):
         pace = Pace(self.poll_interval, self.table_uri)
         while True:
             try:
-                seen = await polls.ask(wait, wait.poll)
+                poll = await polls.ask(wait, wait.poll)
             except (StorageError, CatalogError) as error:
                 if not error.retryable:
                     raise
                 self.log.warning("%s", error)
                 await pace.back_off()
                 continue
-            if seen.done:
-                return {"status": "success", **seen.found()}
-            if seen.more:
+            if poll.done:
+                return {"status": "success", **poll.found()}
+            if poll.more:
                 await asyncio.sleep(CATCH_UP)
             else:
                 await pace.rest()

@@ -93,8 +93,8 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments, so they name the policy and contain no options.
-        named = () if self.policy is None else ("policy",)
-        return serialized(self, *_ARGUMENTS, *named)
+        names = () if self.policy is None else ("policy",)
+        return serialized(self, *_ARGUMENTS, *names)
 
     def shared_stream_key(self) -> Hashable | None:
         by_policy = () if self.policy is None else (self.policy,)
@@ -134,13 +134,13 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
             position=position,
         )
         async for result in shared_stream:
-            seen = await watcher.take(result)
-            if seen is None:
+            poll = await watcher.take(result)
+            if poll is None:
                 continue
-            if seen.event is not None:
-                yield TriggerEvent(seen.event)  # type: ignore[no-untyped-call]  # untyped
+            if poll.event is not None:
+                yield TriggerEvent(poll.event)  # type: ignore[no-untyped-call]  # untyped
                 await asyncio.sleep(self.settling_seconds)
-            await cursor.save(seen.position)
+            await cursor.save(poll.position)
 
     def _cursor_name(self) -> str:
         """The same for equal watchers: an asset may have several."""

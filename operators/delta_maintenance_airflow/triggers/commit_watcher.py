@@ -67,14 +67,17 @@ class CommitWatcher:
         if trouble is not None:
             return self._in_trouble(trouble)
         assert self._position is not None
-        told = self._position.told
+        announced_version = self._position.told
         if count.counted < self._min_commits:
-            self._position = Position(version=count.version, told=told, counted=count.counted)
+            self._position = Position(
+                version=count.version, told=announced_version, counted=count.counted
+            )
             return Seen(self._position)
         self._position = Position(version=count.version, told=count.version)
         count.counted = 0
         return Seen(
-            self._position, self._event("changed", from_version=told, to_version=count.version)
+            self._position,
+            self._event("changed", from_version=announced_version, to_version=count.version),
         )
 
     def announced(self) -> Seen | None:

@@ -39,9 +39,9 @@ class Cursor:
 
     async def load(self) -> Position | None:
         """The position that was saved last; the oldest one if assets differ."""
-        found = [_position(await state.aget(self._name)) for state in self._states]
+        positions = [_position(await state.aget(self._name)) for state in self._states]
         self._saved = min(
-            (position for position in found if position is not None),
+            (position for position in positions if position is not None),
             key=lambda position: position.version,
             default=None,
         )
@@ -85,18 +85,18 @@ class CursorBoard:
 
     async def load(self) -> None:
         """Reads all positions; if assets differ, the oldest position counts."""
-        for part in range(self.PARTS):
+        for number in range(self.PARTS):
             for state in self._states:
-                value = await state.aget(self._key(part))
+                value = await state.aget(self._key(number))
                 for key, row in (value if isinstance(value, Mapping) else {}).items():
-                    known = self._parts[part].get(key)
-                    if _row_position(row) and (known is None or row[0] < known[0]):
-                        self._parts[part][key] = list(row)
+                    stored = self._parts[number].get(key)
+                    if _row_position(row) and (stored is None or row[0] < stored[0]):
+                        self._parts[number][key] = list(row)
 
     def get(self, table_uri: str) -> Position | None:
         """Returns the position of a table that was loaded, or written since."""
-        part, key = self._slot(table_uri)
-        return _row_position(self._parts[part].get(key))
+        number, key = self._slot(table_uri)
+        return _row_position(self._parts[number].get(key))
 
     def put(self, table_uri: str, position: Position, *, after: float = 0.0) -> None:
         """Schedules a position for the next `save` at least `after` seconds later.
@@ -113,20 +113,20 @@ class CursorBoard:
         ready = {uri: pos for uri, (at, pos) in self._waiting.items() if at <= now}
         changed: dict[int, dict[str, list[Any]]] = {}
         for uri, position in ready.items():
-            part, key = self._slot(uri)
+            number, key = self._slot(uri)
             row = [position.version, position.told, position.counted, position.trouble]
             # Left out if possible: the length of a value is limited.
             row += [] if position.maintained is None else [position.maintained]
-            if self._parts[part].get(key) != row:
-                changed.setdefault(part, {})[key] = row
+            if self._parts[number].get(key) != row:
+                changed.setdefault(number, {})[key] = row
             else:
                 del self._waiting[uri]
         try:
-            for part, rows in changed.items():
-                value = {**self._parts[part], **rows}
+            for number, rows in changed.items():
+                value = {**self._parts[number], **rows}
                 for state in self._states:
-                    await state.aset(self._key(part), value)
-                self._parts[part] = value
+                    await state.aset(self._key(number), value)
+                self._parts[number] = value
         # An error of the state store must not cause a missed commit.
         except Exception as error:
             _log.warning("the positions of watchers could not be saved: %s", error)
@@ -137,12 +137,12 @@ class CursorBoard:
 
     def forget_others(self, table_uris: Collection[str]) -> None:
         """Deletes the positions of all other tables with the next write of their part."""
-        kept = {self._slot(uri) for uri in table_uris}
-        for part, rows in enumerate(self._parts):
-            self._parts[part] = {key: row for key, row in rows.items() if (part, key) in kept}
+        slots = {self._slot(uri) for uri in table_uris}
+        for number, rows in enumerate(self._parts):
+            self._parts[number] = {key: row for key, row in rows.items() if (number, key) in slots}
 
-    def _key(self, part: int) -> str:
-        return f"{self._name}_{part}"
+    def _key(self, number: int) -> str:
+        return f"{self._name}_{number}"
 
     def _slot(self, table_uri: str) -> tuple[int, str]:
         digest = hashlib.sha256(table_uri.encode()).hexdigest()
@@ -167,5 +167,5 @@ def _row_position(row: Any) -> Position | None:
 def _position(value: Any) -> Position | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("version"), int):
         return None
-    known = {name: value[name] for name in Position.__slots__ if name in value}
-    return Position(**{"told": value["version"], **known})
+    fields = {name: value[name] for name in Position.__slots__ if name in value}
+    return Position(**{"told": value["version"], **fields})

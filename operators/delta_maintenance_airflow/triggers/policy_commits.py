@@ -104,12 +104,12 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
         try:
             while True:
                 events = await watched.changes(self.gathering_seconds)
-                for first in range(0, len(events), _MOST_PER_EVENT):
-                    some = events[first : first + _MOST_PER_EVENT]
-                    payload = {"tables": [seen.event for _, seen in some]}
+                for start in range(0, len(events), _MOST_PER_EVENT):
+                    event_batch = events[start : start + _MOST_PER_EVENT]
+                    payload = {"tables": [poll.event for _, poll in event_batch]}
                     yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
-                    for name, seen in some:
-                        watched.store(name, seen, after=self.settling_seconds)
+                    for name, poll in event_batch:
+                        watched.store(name, poll, after=self.settling_seconds)
         finally:
             await watched.stop()
 
@@ -140,47 +140,47 @@ class _Watched:
         self._announcements = Announcements()
         self._repeating = asyncio.create_task(self._repeat())
 
-    def store(self, name: str, seen: Seen, *, after: float = 0.0) -> None:
+    def store(self, name: str, poll: Seen, *, after: float = 0.0) -> None:
         """Schedules the position after a poll or an event, in at least `after` seconds."""
         # Problems with the policy itself, or with a catalog, have no position.
         if name in self._tasks:
-            self._board.put(name, self._announcements.record(name, seen), after=after)
+            self._board.put(name, self._announcements.record(name, poll), after=after)
 
     async def changes(self, gathering: float) -> list[tuple[str, Seen]]:
         """Waits for events. In the meantime, follows changes of the policy and stores positions."""
-        found: list[tuple[str, Seen]] = []
+        polls: list[tuple[str, Seen]] = []
         clock = asyncio.get_running_loop()
-        while not found:
+        while not polls:
             if clock.time() >= self._next_upkeep:
                 await self._follow_policy()
                 await self._board.save()
                 self._next_upkeep = clock.time() + min(_UPKEEP, self._trigger.poll_interval)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(self._next_upkeep):
-                    self._sort(await self._seen.get(), found)
+                    self._sort(await self._seen.get(), polls)
             # A timeout may interrupt `get` although there is something to get.
-            self._sort_waiting(found)
-            if found:
+            self._sort_waiting(polls)
+            if polls:
                 await asyncio.sleep(gathering)
-                self._sort_waiting(found)
-        return found
+                self._sort_waiting(polls)
+        return polls
 
     def _sort_waiting(self, events: list[tuple[str, Seen]]) -> None:
         while not self._seen.empty():
             self._sort(self._seen.get_nowait(), events)
 
-    def _sort(self, one: tuple[str, Seen], events: list[tuple[str, Seen]]) -> None:
-        uri, seen = one
-        if seen.event is not None:
-            events.append(one)
+    def _sort(self, named_poll: tuple[str, Seen], events: list[tuple[str, Seen]]) -> None:
+        uri, poll = named_poll
+        if poll.event is not None:
+            events.append(named_poll)
             return
-        for number, (other, before) in reversed(list(enumerate(events))):
-            if uri == other:
+        for number, (other_uri, before) in reversed(list(enumerate(events))):
+            if uri == other_uri:
                 # An event of the table has not been sent yet, so the position is stored with that
                 # event.
-                events[number] = (uri, Seen(seen.position, before.event))
+                events[number] = (uri, Seen(poll.position, before.event))
                 return
-        self.store(uri, seen)
+        self.store(uri, poll)
 
     async def stop(self) -> None:
         """Ends all tasks."""
@@ -200,25 +200,25 @@ class _Watched:
             return
         reading, self._reading = self._reading, None
         try:
-            found = reading.result()
+            policy_tables = reading.result()
         except DeltaMaintenanceError as error:
             # Until it is corrected, the known tables are still watched.
             self._report({self._trigger.policy: error})
             return
-        if found is None:
+        if policy_tables is None:
             self._reported.pop(self._trigger.policy, None)
             return
-        self._report(found.problems)
+        self._report(policy_tables.problems)
         for name, table in self._tables.items():
-            if found.tables.get(name) != table and name in self._tasks:
+            if policy_tables.tables.get(name) != table and name in self._tasks:
                 self._tasks.pop(name).cancel()
-        self._tables = found.tables
-        for name in sorted(found.tables.keys() - self._tasks.keys()):
-            watching = self._watch(name, found.tables[name])
+        self._tables = policy_tables.tables
+        for name in sorted(policy_tables.tables.keys() - self._tasks.keys()):
+            watching = self._watch(name, policy_tables.tables[name])
             self._tasks[name] = asyncio.create_task(watching, name=f"watch {name}")
-        if not found.problems:
+        if not policy_tables.problems:
             # A part that cannot be listed may have tables that are not known since a restart.
-            self._board.forget_others(found.tables.keys())
+            self._board.forget_others(policy_tables.tables.keys())
 
     def _report(self, problems: Mapping[str, DeltaMaintenanceError]) -> None:
         """Reports each problem that only a person can correct, once."""
@@ -227,7 +227,7 @@ class _Watched:
             if str(error) != self._reported.get(where):
                 self._trigger.log.error("%s", error)
                 name = type(error).__name__
-                told: dict[str, Any] = {
+                report: dict[str, Any] = {
                     "status": "error",
                     "table": where,
                     "error": name,
@@ -235,9 +235,9 @@ class _Watched:
                 }
                 if where != self._trigger.policy:
                     # A part of a catalog has no address.
-                    told["uri"] = None
+                    report["uri"] = None
                 unknown = Position(version=-1, told=-1, trouble=name)
-                self._seen.put_nowait((where, _shortened(Seen(unknown, told))))
+                self._seen.put_nowait((where, _shortened(Seen(unknown, report))))
         self._reported = {where: str(error) for where, error in lasting.items()}
 
     async def _repeat(self) -> None:
@@ -251,8 +251,8 @@ class _Watched:
                 # Of the folder of assessments, or of its connection. New commits do not need it.
                 self._trigger.log.warning("no event is sent again: %s", error)
                 continue
-            for name, seen in overdue.items():
-                self._seen.put_nowait((name, seen))
+            for name, poll in overdue.items():
+                self._seen.put_nowait((name, poll))
 
     async def _watch(self, name: str, table: WatchedTable) -> None:
         """Watches one table until it is cancelled."""
@@ -274,17 +274,17 @@ class _Watched:
             try:
                 async with aclosing(stream.results()) as results:
                     async for result in results:
-                        seen = await watcher.take(result)
-                        if seen is not None:
-                            self._seen.put_nowait((name, _shortened(seen)))
+                        poll = await watcher.take(result)
+                        if poll is not None:
+                            self._seen.put_nowait((name, _shortened(poll)))
             except Exception:
                 # A defect with one table must not stop watching the others.
                 self._trigger.log.exception("watching %s failed; it starts again", name)
                 await asyncio.sleep(max(60.0, interval))
 
 
-def _shortened(seen: Seen) -> Seen:
-    event = seen.event
+def _shortened(poll: Seen) -> Seen:
+    event = poll.event
     if event is None or len(event.get("message", "")) <= _MESSAGE:
-        return seen
-    return Seen(seen.position, {**event, "message": f"{event['message'][:_MESSAGE]}…"})
+        return poll
+    return Seen(poll.position, {**event, "message": f"{event['message'][:_MESSAGE]}…"})

@@ -69,8 +69,8 @@ class NamedTables:
         if policy is None:
             return None
         uris = (table.uri for table in policy.named_tables)
-        wanted = {uri: WatchedTable(uri=uri) for uri in uris if store_root(uri) == self._store}
-        return WatchedTables(tables=wanted)
+        tables = {uri: WatchedTable(uri=uri) for uri in uris if store_root(uri) == self._store}
+        return WatchedTables(tables=tables)
 
 
 class CatalogTables:
@@ -120,14 +120,16 @@ class CatalogTables:
         # Imported here because they load PyArrow, which would block the event loop.
         from delta_maintenance.policies.rediscovery import kept_tables, tables_of_catalog
 
-        found = tables_of_catalog(
+        discovery = tables_of_catalog(
             policy, self._catalog, storage_options=lambda *_: options, memory=self._memory
         )
-        for each in found.unlisted:
-            _log.warning("%s: %s", each.pattern, each.error)
-        listed = {table.name: table for table in found.tables if table.catalog_name is not None}
-        self._known = {**listed, **kept_tables(policy, found, self._known.values())}
-        return self._tables({each.pattern: each.error for each in found.unlisted})
+        for unlisted_part in discovery.unlisted:
+            _log.warning("%s: %s", unlisted_part.pattern, unlisted_part.error)
+        listed = {table.name: table for table in discovery.tables if table.catalog_name is not None}
+        self._known = {**listed, **kept_tables(policy, discovery, self._known.values())}
+        return self._tables(
+            {unlisted_part.pattern: unlisted_part.error for unlisted_part in discovery.unlisted}
+        )
 
     def _tables(self, problems: Mapping[str, DeltaMaintenanceError]) -> WatchedTables:
         tables = {

@@ -92,8 +92,8 @@ class Pace:
     async def rest(self) -> None:
         """Waits after an answer."""
         self._failures = 0
-        first, self._first = self._first, None
-        await asyncio.sleep(self._interval if first is None else first)
+        first_delay, self._first = self._first, None
+        await asyncio.sleep(self._interval if first_delay is None else first_delay)
 
     async def back_off(self) -> float:
         """Waits after a temporary failure; returns the number of seconds."""
@@ -166,7 +166,7 @@ class TableStream:
 
                     self._watch = LogWatch(store)
                 async with self._turn:
-                    seen = await self._polls.ask(self._watch, self._watch.poll)
+                    poll = await self._polls.ask(self._watch, self._watch.poll)
             except (DeltaMaintenanceError, AirflowException) as error:
                 if isinstance(error, (StorageError, CatalogError)) and error.retryable:
                     _log.warning("%s", error)
@@ -177,10 +177,10 @@ class TableStream:
                 self._watch = None
                 await asyncio.sleep(max(self._interval, _IN_TROUBLE))
                 continue
-            if seen.more:
+            if poll.more:
                 await asyncio.sleep(CATCH_UP)
                 continue
-            yield PollResult(stream=self, version=seen.version)
+            yield PollResult(stream=self, version=poll.version)
             await pace.rest()
 
     async def count(self, commits: CommitCount, *, newest: int, enough: int) -> None:
