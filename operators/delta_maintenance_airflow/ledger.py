@@ -69,7 +69,7 @@ def operation_ledger(
 
 def open_ledger(rule: LedgerRule) -> LedgerTable:
     """Opens the ledger with the connection that the policy names."""
-    return _opened(rule.uri, PolicyHook(rule.storage))
+    return _open_ledger(rule.uri, PolicyHook(rule.storage))
 
 
 def _ledger_of_policy() -> LedgerRule | None:
@@ -92,13 +92,13 @@ def _record(
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
 
-    recorder = Recorder(open_ledger=lambda: _opened(uri, hook), state=store.store, address=uri)
+    recorder = Recorder(open_ledger=lambda: _open_ledger(uri, hook), state=store.store, address=uri)
     origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link, approved_by=approved_by)
     for warning in recorder.record(result, origin):
         _log.warning("%s", warning)
 
 
-def _opened(uri: str, hook: DeltaHook) -> LedgerTable:
+def _open_ledger(uri: str, hook: DeltaHook) -> LedgerTable:
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.storage import open_store
 

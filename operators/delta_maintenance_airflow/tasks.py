@@ -147,7 +147,7 @@ def flat(document: Mapping[str, Any], *, limit: int = LIMIT) -> dict[str, Any]:
     facts = dict(_facts(document))
     while len(json.dumps(facts)) > limit:
         longest = max(facts, key=lambda name: len(json.dumps(facts[name])))
-        shortened = _shortened(facts[longest])
+        shortened = _shorten(facts[longest])
         if shortened is None:
             del facts[longest]
         else:
@@ -176,13 +176,13 @@ def _text(item: Any) -> str:
     )
 
 
-def _shortened(value: Any) -> Any | None:
+def _shorten(value: Any) -> Any | None:
     """Returns a shorter value; None if it cannot be shortened."""
     match value:
         case str() if len(value) > 1:
             return f"{value[: len(value) // 2].removesuffix('…')}…"
         case [*items] if items:
-            cut = [_shortened(item) if len(item) > _LINE else item for item in items]
+            cut = [_shorten(item) if len(item) > _LINE else item for item in items]
             return cut if cut != items else items[: len(items) // 2]
         case _:
             return None

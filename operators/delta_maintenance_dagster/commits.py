@@ -175,7 +175,7 @@ def build_table_asset(
         known_version = _known_version(context.instance, table)
         before = Position(version=known_version) if known_version is not None else None
         try:
-            polled = _polled(storage.resolve(context.resources), table, before)
+            polled = _poll_table(storage.resolve(context.resources), table, before)
         except DeltaMaintenanceError as error:
             problem = str(error.located(table=table.uri))
             raise dg.Failure(problem, allow_retries=error.retryable) from error
@@ -198,7 +198,7 @@ def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
     }
 
 
-def _polled(storage: DeltaStorageResource, table: DeltaTable, before: Position | None) -> Poll:
+def _poll_table(storage: DeltaStorageResource, table: DeltaTable, before: Position | None) -> Poll:
     # Imported here because it loads the clients of object stores; definitions must load fast.
     from delta_maintenance.operations.watch import LogWatch, open_watched
 

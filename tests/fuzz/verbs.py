@@ -88,7 +88,7 @@ def run_verb(verb: str, address: str, chance: random.Random) -> list[Finding]:
     if as_json:
         words.append("--json")
     failures: list[Exception] = []
-    failed = cli._failed
+    failed = cli._report_failure
 
     def remembering(error: Exception, *arguments: object) -> int:
         failures.append(error)
@@ -100,7 +100,7 @@ def run_verb(verb: str, address: str, chance: random.Random) -> list[Finding]:
         measured() as taken,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
-        mock.patch.object(cli, "_failed", remembering),
+        mock.patch.object(cli, "_report_failure", remembering),
     ):
         try:
             with _alarm(3 * SECONDS):

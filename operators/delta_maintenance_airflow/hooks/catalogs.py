@@ -36,7 +36,7 @@ class CatalogHook(DeltaHook):
 
     kind: ClassVar[CatalogKind]
 
-    def _tried(self) -> tuple[bool, str]:
+    def _try_connection(self) -> tuple[bool, str]:
         from delta_maintenance.catalogs.catalog import open_catalog
         from delta_maintenance.catalogs.settings import settings_of
 

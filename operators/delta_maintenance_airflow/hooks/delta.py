@@ -138,11 +138,11 @@ class DeltaHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Returns whether the test address can be read, and a description of its content."""
         try:
-            return self._tried()
+            return self._try_connection()
         except (DeltaMaintenanceError, AirflowException) as error:
             return False, str(error)
 
-    def _tried(self) -> tuple[bool, str]:
+    def _try_connection(self) -> tuple[bool, str]:
         from delta_maintenance.operations.watch import LogWatch
 
         address = self._field("test_address")

@@ -102,7 +102,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         """The name of the table in its catalog; None for an address."""
         return self.table_uri if is_catalog_name(self.table_uri) else None
 
-    def _named(self) -> dict[str, str]:
+    def _catalog_name_entry(self) -> dict[str, str]:
         return {} if self.catalog_name is None else {"catalog_name": self.catalog_name}
 
     @property
@@ -162,7 +162,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
                 "delta_version": document.version,
                 "operation": outcome["operation"],
                 "status": outcome["status"],
-                **self._named(),
+                **self._catalog_name_entry(),
             }
             add_to_outlet_events(self, context, self.table_uri, extra)
         return outcome
@@ -257,7 +257,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         for name, value in core.shown(facts):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
-        catalog_name = self._named()
+        catalog_name = self._catalog_name_entry()
         return flat(
             {
                 "operation": self.operation,

@@ -153,7 +153,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         if entry is None or run is None or (run.exit_status and run.retryable):
             return None
         self.log.info("%s: an earlier try of this task has ended as %s", run.name, run.status)
-        return self._ended(context, run, entry)
+        return self._facts_of_run(context, run, entry)
 
     def on_kill(self) -> None:
         self._is_killed = True

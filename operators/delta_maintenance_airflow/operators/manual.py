@@ -148,10 +148,10 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             "only_planned": as_flag(self.stop_after_plan),
         }
 
-    def _ended(
+    def _facts_of_run(
         self, context: Context, result: RunResult, entry: AssessmentEntry | None
     ) -> tuple[dict[str, Any], Exception | None]:
-        result_facts, failure = super()._ended(context, result, entry)
+        result_facts, failure = super()._facts_of_run(context, result, entry)
         if failure is not None or not self.plans or not result.outcomes:
             return result_facts, failure
         from delta_maintenance.policies.approval import plan_to_approve

@@ -221,7 +221,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 busy = AirflowSkipException if self.is_scheduled else AirflowException
                 return facts, busy(str(error))
-        return self._ended(context, result, entry)
+        return self._facts_of_run(context, result, entry)
 
     def _patiently(self, work: Callable[[], RunResult]) -> RunResult:
         """Does the work. If a person waits for it, it is tried again while another task changes the
@@ -304,7 +304,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             written=not as_flag(self.plan_only),
         )
 
-    def _ended(
+    def _facts_of_run(
         self, context: Context, result: RunResult, entry: AssessmentEntry | None
     ) -> tuple[dict[str, Any], Exception | None]:
         catalog_name = catalog_name_in(result.name)

@@ -125,7 +125,7 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
         for plan in plans
     ]
     columns = ("table", "operation", "deletes files", "bytes", "share", "waits since", "why")
-    return _bounded(f"{sentence}\n\n", columns, rows)
+    return _text_within_limit(f"{sentence}\n\n", columns, rows)
 
 
 def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
@@ -137,7 +137,7 @@ def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> st
     facts = ((n, v) for n, v in core.shown(record.plan_facts(read)) if n not in _TOLD)
     rows = [(name, line) for name, value in facts for line in _first(value)]
     sentences = "\n\n".join(filter(None, (f"{operation}: {_cell(reason)}", _cell(read.reason))))
-    return _bounded(f"{sentences}\n\n", ("fact", "value"), rows)
+    return _text_within_limit(f"{sentences}\n\n", ("fact", "value"), rows)
 
 
 def _first(value: object) -> list[str]:
@@ -147,7 +147,7 @@ def _first(value: object) -> list[str]:
     return lines if rest <= 0 else [*lines[:_SHOWN], f"and {rest:,} more"]
 
 
-def _bounded(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _text_within_limit(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [_row(columns), _row(["---"] * len(columns))]
     size = len(text) + sum(map(len, lines))
     for number, cells in enumerate(rows):

@@ -300,7 +300,7 @@ def summarised(
         "text": "; ".join(
             section
             for section in (
-                _ended(begun, statuses),
+                _counts_text(begun, statuses),
                 f"{len(unknown):,} could not be assessed" if unknown else None,
                 f"{len(acknowledged):,} known broken, acknowledged" if acknowledged else None,
                 _left_over(waiting, left_names),
@@ -318,7 +318,7 @@ def summary_text(summary: Mapping[str, Any]) -> str:
     return "; ".join(lines)
 
 
-def _ended(tables: int, statuses: Mapping[str, int]) -> str:
+def _counts_text(tables: int, statuses: Mapping[str, int]) -> str:
     if not tables:
         return "nothing was due"
     counts = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))

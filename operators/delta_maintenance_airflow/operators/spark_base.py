@@ -76,10 +76,10 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         assert spark is not None
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
             # Not planned here, because a table for Spark may exceed the memory of the worker.
-            return self._submitted(options, plan_only=plan_only, unplanned=True)
+            return self._run_job(options, plan_only=plan_only, unplanned=True)
         prepared = self.planned(options, plan_only=plan_only)
         if prepared is None:
-            return self._submitted(options, plan_only=plan_only)
+            return self._run_job(options, plan_only=plan_only)
         return prepared.plan if plan_only else prepared.apply()
 
     def _require_possible(self, options: Any) -> None:
@@ -105,9 +105,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         if prepared is None or record.spark is None or not record.needs_job(prepared.plan):
             return prepared
         version = prepared.plan.version if record.spark.pins_version else None
-        return replace(prepared, apply=lambda: self._submitted(options, version=version))
+        return replace(prepared, apply=lambda: self._run_job(options, version=version))
 
-    def _submitted(
+    def _run_job(
         self,
         options: Any,
         *,
@@ -128,9 +128,9 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
             ),
             require=partial(self._require_possible, options) if unplanned else lambda: None,
         )
-        return self._parsed(document, planned=plan_only)
+        return self._parse_document(document, planned=plan_only)
 
-    def _parsed(self, document: Mapping[str, Any], *, planned: bool) -> Any:
+    def _parse_document(self, document: Mapping[str, Any], *, planned: bool) -> Any:
         # Loads records, which Dag parsing must not.
         from delta_maintenance.submission.job_report import split_task_seconds
 

@@ -50,12 +50,12 @@ class DeltaCommitTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            payload = await self._waited()
+            payload = await self._wait_for_commit()
         except (DeltaMaintenanceError, AirflowException) as error:
             payload = {"status": "error", "error": type(error).__name__, "message": str(error)}
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
 
-    async def _waited(self) -> dict[str, Any]:
+    async def _wait_for_commit(self) -> dict[str, Any]:
         polls = TablePolls(DeltaHook(self.delta_conn_id), self.table_uri)
         store = await polls.open()
         # Already imported by a thread: importing it would block the event loop.

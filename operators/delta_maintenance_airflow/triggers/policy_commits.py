@@ -237,7 +237,7 @@ class _Watched:
                     # A part of a catalog has no address.
                     report["uri"] = None
                 unknown = Position(version=-1, told=-1, trouble=name)
-                self._seen.put_nowait((where, _shortened(Seen(unknown, report))))
+                self._seen.put_nowait((where, _with_short_message(Seen(unknown, report))))
         self._reported = {where: str(error) for where, error in lasting.items()}
 
     async def _repeat(self) -> None:
@@ -276,14 +276,14 @@ class _Watched:
                     async for result in results:
                         poll = await watcher.take(result)
                         if poll is not None:
-                            self._seen.put_nowait((name, _shortened(poll)))
+                            self._seen.put_nowait((name, _with_short_message(poll)))
             except Exception:
                 # A defect with one table must not stop watching the others.
                 self._trigger.log.exception("watching %s failed; it starts again", name)
                 await asyncio.sleep(max(60.0, interval))
 
 
-def _shortened(poll: Seen) -> Seen:
+def _with_short_message(poll: Seen) -> Seen:
     event = poll.event
     if event is None or len(event.get("message", "")) <= _MESSAGE:
         return poll

@@ -114,9 +114,9 @@ class CatalogTables:
         except (DeltaMaintenanceError, AirflowException) as error:
             wrong = InvalidRequestError(str(error), remedy="correct the connection of the catalog")
             return self._tables({f"catalogs.{self._catalog}": wrong})
-        return await asyncio.to_thread(self._listed, policy, options)
+        return await asyncio.to_thread(self._list_catalog, policy, options)
 
-    def _listed(self, policy: Policy, options: Mapping[str, str]) -> WatchedTables:
+    def _list_catalog(self, policy: Policy, options: Mapping[str, str]) -> WatchedTables:
         # Imported here because they load PyArrow, which would block the event loop.
         from delta_maintenance.policies.rediscovery import kept_tables, tables_of_catalog
 

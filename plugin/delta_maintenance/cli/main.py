@@ -113,9 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
             options = dict(arguments.storage_options)
             error.remedy = remedy_near(arguments.table, options) or error.remedy
-        return _failed(error, str(error.located(table=arguments.table)), arguments)
+        return _report_failure(error, str(error.located(table=arguments.table)), arguments)
     except DeltaMaintenanceError as error:
-        return _failed(error, str(error.located(table=arguments.table)), arguments)
+        return _report_failure(error, str(error.located(table=arguments.table)), arguments)
     except KeyboardInterrupt:
         say("interrupted")
         return _INTERRUPTED
@@ -124,11 +124,11 @@ def _run(arguments: argparse.Namespace) -> int:
         return _BROKEN_PIPE
     except Exception as error:
         hint = "" if arguments.verbose else "; run again with -v for the details"
-        return _failed(error, f"{type(error).__name__}: {error}{hint}", arguments)
+        return _report_failure(error, f"{type(error).__name__}: {error}{hint}", arguments)
     return status or 0
 
 
-def _failed(error: Exception, line: str, arguments: argparse.Namespace) -> int:
+def _report_failure(error: Exception, line: str, arguments: argparse.Namespace) -> int:
     _settle_stdout()
     if arguments.verbose:
         say_traceback(error)

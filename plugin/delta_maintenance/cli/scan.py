@@ -62,7 +62,7 @@ def addresses_of(arguments: argparse.Namespace) -> tuple[str, ...]:
                 remedy="write one address in each line",
             )
         addresses += listed
-    return tuple(dict.fromkeys(map(_checked, addresses)))
+    return tuple(dict.fromkeys(map(_absolute_address, addresses)))
 
 
 def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
@@ -206,7 +206,7 @@ def _work(assessment: Assessment) -> tuple[bool, int, str]:
     return assessment.health is None, -to_read, assessment.name
 
 
-def _checked(address: str) -> str:
+def _absolute_address(address: str) -> str:
     if is_catalog_name(address):
         raise InvalidRequestError(
             f"{address} is a name in a catalog, which cannot be scanned",

@@ -82,7 +82,7 @@ def policy_for_places(
     lines.append("\ntables:\n")
     for place, name in zip(places, _names(place.address for place in places), strict=True):
         key, address = ("uri", place.address) if place.is_table else ("pattern", _below(place))
-        lines.append(f"  - name: {_quoted(name)}\n    {key}: {_quoted(address)}\n")
+        lines.append(f"  - name: {_yaml_text(name)}\n    {key}: {_yaml_text(address)}\n")
         if place.address.startswith("s3"):
             lines.append(_OTHER_WRITERS)
             lines += [f"    # Seen: {_plain(writer)}\n" for writer in place.writers]
@@ -100,7 +100,7 @@ def policy_for(address: str, *, other_writers: str | None) -> Policy:
     return Policy.model_validate({"version": 1, "defaults": defaults, "tables": [table]})
 
 
-def _quoted(text: str) -> str:
+def _yaml_text(text: str) -> str:
     import yaml
 
     quoted: str = yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 16)

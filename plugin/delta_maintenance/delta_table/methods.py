@@ -89,7 +89,7 @@ def _type_text(kind: Any) -> str:
     if origin is Annotated:
         return _type_text(parts[0])
     if origin is Literal:
-        return f"Literal[{', '.join(map(_quoted, parts))}]"
+        return f"Literal[{', '.join(map(_double_quoted, parts))}]"
     if origin is tuple:
         return f"Sequence[{_type_text(parts[0])}]"
     if origin is not None and issubclass(origin, Mapping):
@@ -97,7 +97,7 @@ def _type_text(kind: Any) -> str:
     return str(kind.__name__)
 
 
-def _quoted(value: str) -> str:
+def _double_quoted(value: str) -> str:
     return f'"{value}"'
 
 

@@ -312,6 +312,6 @@ def test_a_failed_operation_is_logged_as_an_error_and_a_known_one_as_a_warning(
         entry = replace(entry, acknowledgement=kept)
     log = MagicMock()
     monkeypatch.setattr(DeltaPolicyBatchOperator, "log", log)
-    batch._ended(task_context, run, entry)
+    batch._facts_of_run(task_context, run, entry)
     levels = [call.args[0] for call in log.log.call_args_list]
     assert levels == [logging.INFO, logging.WARNING if known else logging.ERROR]

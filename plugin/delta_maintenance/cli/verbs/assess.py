@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     acknowledged = {
         assessment.name: acknowledgement
         for assessment in failed
-        if (acknowledgement := _acknowledged(tables, assessment))
+        if (acknowledgement := _acknowledgement_of(tables, assessment))
     }
     chosen = _chosen(assessments, arguments)
     if arguments.json:
@@ -118,7 +118,7 @@ def worst(
     return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
 
 
-def _acknowledged(tables: PolicyTables, assessment: Assessment) -> Acknowledgement | None:
+def _acknowledgement_of(tables: PolicyTables, assessment: Assessment) -> Acknowledgement | None:
     from delta_maintenance.policies.acknowledgements import current_failure
 
     return tables.acknowledgement(

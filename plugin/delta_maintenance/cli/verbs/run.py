@@ -84,12 +84,12 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress() as progress, ended_by_sigterm():
         table_work = _Work(tables, arguments, plans, progress)
         results = work_side_by_side(table_work.run, tables.tables)
-    results += [_unlisted(assessment) for assessment in tables.unlisted]
+    results += [_result_of_unlisted(assessment) for assessment in tables.unlisted]
     failed = [result for result in results if result.exit_status]
     acknowledged = {
         result.name: acknowledgement
         for result in failed
-        if (acknowledgement := _acknowledged(tables, result))
+        if (acknowledgement := _acknowledgement_of(tables, result))
     }
     if arguments.json:
         print_json([result.to_json() for result in results])
@@ -214,7 +214,7 @@ class _Work:
             return run_spark_job(operation.operation, requested, job)
 
 
-def _acknowledged(tables: PolicyTables, result: RunResult) -> Acknowledgement | None:
+def _acknowledgement_of(tables: PolicyTables, result: RunResult) -> Acknowledgement | None:
     from delta_maintenance.policies.acknowledgements import current_failure
 
     latest = result.after or result.before
@@ -222,7 +222,7 @@ def _acknowledged(tables: PolicyTables, result: RunResult) -> Acknowledgement | 
     return tables.acknowledgement(result.uri, result.name, current_failure(latest, result))
 
 
-def _unlisted(pattern: Assessment) -> RunResult:
+def _result_of_unlisted(pattern: Assessment) -> RunResult:
     from delta_maintenance.policies.run import result_of_failure
 
     return result_of_failure(pattern)
