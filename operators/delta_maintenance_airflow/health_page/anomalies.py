@@ -5,7 +5,7 @@ Judged by what the last assessment kept; no table is opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -209,8 +209,3 @@ def is_named(row: TableRow, name: str) -> bool:
     """Whether a table has the anomaly of a key, or is in the tier of a name."""
     found = anomaly_of(row)
     return name == (found.key if name not in TIERS and found else tier_of(row, found))
-
-
-def without_patterns(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
-    """The tables of the policy; patterns that cannot be listed are none."""
-    return tuple(row for row in rows if row.in_policy and not row.is_pattern)

@@ -42,11 +42,10 @@ from delta_maintenance_airflow.health_page.acknowledge import (
     add_acknowledgement,
 )
 from delta_maintenance_airflow.health_page.approvals import Question
-from delta_maintenance_airflow.health_page.charts import charts
-from delta_maintenance_airflow.health_page.fleet.kept_history import KeptHistory
-from delta_maintenance_airflow.health_page.fleet.pages import add_fleet
-from delta_maintenance_airflow.health_page.fleet.table_past import past_of
-from delta_maintenance_airflow.health_page.fleet.trend_charts import money
+from delta_maintenance_airflow.health_page.charts import charts, money
+from delta_maintenance_airflow.health_page.export import ExportForm, exported_tables
+from delta_maintenance_airflow.health_page.history import KeptHistory, history_of
+from delta_maintenance_airflow.health_page.history_page import add_history
 from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
 from delta_maintenance_airflow.health_page.metrics import add_metrics
 from delta_maintenance_airflow.health_page.option_fields import (
@@ -55,7 +54,7 @@ from delta_maintenance_airflow.health_page.option_fields import (
     policy_values,
     read_answer,
 )
-from delta_maintenance_airflow.health_page.rows import SHOWN, overview_of
+from delta_maintenance_airflow.health_page.overview import RECENT, SHOWN, overview_of
 from delta_maintenance_airflow.ledger import open_ledger
 
 OpenQuestions = Callable[[frozenset[Question]], frozenset[Question]]
@@ -109,8 +108,11 @@ def create_app(
         app.add_api_route(
             path, page, methods=["GET"], response_class=HTMLResponse, dependencies=signed_in
         )
+    app.add_api_route(
+        "/export.{form}", pages.exported_list, methods=["GET"], dependencies=signed_in
+    )
     add_acknowledgement(app, pages.asked, now=now)
-    add_fleet(app, pages.everything, pages.rendered, kept)
+    add_history(app, pages.everything, pages.rendered, kept)
     if metrics_token is not None:
         add_metrics(app, pages.everything, token=metrics_token)
     # Not a GET, because conditions may contain personal data, and servers log addresses.
@@ -128,8 +130,8 @@ def _query(
     left: bool = False,
     columns: str = "",
     page: Annotated[int, Parameter(ge=1)] = 1,
-) -> listing.Query:
-    return listing.Query(
+) -> listing.TableQuery:
+    return listing.TableQuery(
         text=q,
         status=status,
         operation=operation,
@@ -139,6 +141,12 @@ def _query(
         further=columns == "all" or sort in listing.FURTHER,
         page=page,
     )
+
+
+def _filtered(
+    query: Annotated[listing.TableQuery, Depends(_query)], anomaly: str = ""
+) -> listing.TableQuery:
+    return replace(query, anomaly=anomaly)
 
 
 def checked_options(
@@ -177,11 +185,9 @@ class Pages:
     def tables(
         self,
         request: Request,
-        query: Annotated[listing.Query, Depends(_query)],
-        anomaly: str = "",
+        query: Annotated[listing.TableQuery, Depends(_filtered)],
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
-        query = replace(query, anomaly=anomaly)
         known = self._policy.tables()
         everything = self._everything(known)
         return self.rendered(
@@ -195,6 +201,15 @@ class Pages:
             store=self._uri,
         )
 
+    def exported_list(
+        self,
+        form: ExportForm,
+        query: Annotated[listing.TableQuery, Depends(_filtered)],
+    ) -> Response:
+        """The list of tables as a file: all that match, not only those of one page."""
+        matching = listing.matching_rows(self.everything(), query)
+        return exported_tables(matching).response("tables", form)
+
     def table(self, request: Request, name: str) -> Response:
         """One table with its log over time."""
         row = self._row(name)
@@ -207,7 +222,7 @@ class Pages:
             charts=drawn,
             has_charts=drawn is not None,
             look=look,
-            recorded=past_of(row, look),
+            recorded=history_of(row, look),
         )
 
     def run(self, request: Request, name: str, operation: str = "") -> Response:
@@ -355,7 +370,7 @@ def _environment() -> Environment:
         operations=[record.name for record in records],
         orders=listing.ORDERS,
         further=listing.FURTHER,
-        recent=rows.RECENT,
+        recent=RECENT,
         # Spans are rounded down.
         minute=timedelta(seconds=59),
     )

@@ -16,7 +16,7 @@ PAGE_SIZE = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class TableQuery:
     """The filter and order of the rows."""
 
     text: str = ""
@@ -36,7 +36,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class TablePage:
     """Some of the rows, and totals over all of them."""
 
     rows: tuple[TableRow, ...]
@@ -53,15 +53,15 @@ class Page:
     """The number of tables that are no longer in the policy."""
 
 
-def select(rows: Sequence[TableRow], query: Query) -> Page:
+def select(rows: Sequence[TableRow], query: TableQuery) -> TablePage:
     """The page of rows for a query."""
     left = [row for row in rows if not row.in_policy]
-    rows = left if query.left else [row for row in rows if row.in_policy]
-    matching = _sorted([row for row in rows if _matches(row, query)], query)
+    rows = _listed_rows(rows, query)
+    matching = matching_rows(rows, query)
     pages = max(1, -(-len(matching) // PAGE_SIZE))
     number = min(max(1, query.page), pages)
     pending = [_pending(row) for row in rows]
-    return Page(
+    return TablePage(
         rows=tuple(matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]),
         matching=len(matching),
         total=len(rows),
@@ -76,11 +76,20 @@ def select(rows: Sequence[TableRow], query: Query) -> Page:
     )
 
 
+def matching_rows(rows: Sequence[TableRow], query: TableQuery) -> list[TableRow]:
+    """All rows for a query, in its order."""
+    return _sorted([row for row in _listed_rows(rows, query) if _matches(row, query)], query)
+
+
+def _listed_rows(rows: Sequence[TableRow], query: TableQuery) -> list[TableRow]:
+    return [row for row in rows if row.in_policy is not query.left]
+
+
 def _pending(row: TableRow) -> set[str]:
     return {*row.due, *row.waiting, *row.will_ask, *row.blocked}
 
 
-def _matches(row: TableRow, query: Query) -> bool:
+def _matches(row: TableRow, query: TableQuery) -> bool:
     if query.status and row.status != query.status:
         return False
     if query.operation and query.operation not in _pending(row):
@@ -101,7 +110,7 @@ def has_words(row: TableRow, text: str) -> bool:
     return all(word in hay for word in words)
 
 
-def _sorted(rows: list[TableRow], query: Query) -> list[TableRow]:
+def _sorted(rows: list[TableRow], query: TableQuery) -> list[TableRow]:
     """Sorts the rows; rows without a value come last in both directions."""
     key = COLUMNS.get(query.sort, COLUMNS["status"])
     rows = sorted(rows, key=lambda row: row.name.casefold())

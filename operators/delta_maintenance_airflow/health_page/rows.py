@@ -1,10 +1,10 @@
-"""The tables on the health page: a row for each, and the overview over all of them."""
+"""The tables on the health page: a row for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, get_args
 
 from delta_maintenance.errors import InvalidRequestError
@@ -16,7 +16,6 @@ from delta_maintenance.policies.assessments import AssessmentEntry, PastRun, Unr
 from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance_airflow.health_page.approvals import WaitingPlan
-from delta_maintenance_airflow.health_page.gains import Gains, gains_of
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 from delta_maintenance_airflow.health_page.trouble import (
     Examination,
@@ -192,6 +191,14 @@ class TableRow:
         return waiting + tuple((each, status, None) for some, status in groups for each in some)
 
     @property
+    def next_at(self) -> datetime | None:
+        """From when on the next operation may run that only waits for a time."""
+        operations = self.assessment.operations if self.assessment is not None else ()
+        times = [each.due_at for each in operations if each.due_at is not None]
+        times += [each.until for each in self.entry.put_off] if self.entry is not None else []
+        return min(times, default=None)
+
+    @property
     def past_run(self) -> PastRun | None:
         """The summary of the last run, if it did something."""
         if self.entry is None or self.run is None or not self.entry.history:
@@ -337,73 +344,3 @@ def _row(
     if isinstance(entry, AssessmentEntry):
         return row_of(entry, known, plans_of=plans_of)
     return TableRow(name=entry.file, uri=None, status="unreadable", problem=entry.problem)
-
-
-LATELY = timedelta(days=7)
-STALE = timedelta(hours=3)
-"""Without an assessment for this time, the Dag is considered stopped; by default it runs every
-hour.
-"""
-RECENT = timedelta(hours=1)
-"""If the oldest assessment is at most this much older than the newest, one time tells both."""
-SHOWN = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """The contents of the overview."""
-
-    tables: int
-    failed: tuple[TableRow, ...]
-    """Tables that failed or whose entry is unreadable, oldest failure first."""
-    unlisted: tuple[TableRow, ...]
-    """Patterns that cannot be listed."""
-    acknowledged: int
-    """The number of tables and patterns whose failures are known."""
-    plans: tuple[WaitingPlan, ...]
-    """The plans that wait for an approval, those that have waited longest first."""
-    blocked: int
-    never_assessed: int
-    last_assessed: datetime | None
-    is_stale: bool
-    """Whether no table was assessed recently."""
-    oldest: TableRow | None
-    """The table whose last assessment is the oldest."""
-    gained: Gains
-    """What the runs of the last days brought."""
-
-    @property
-    def is_well(self) -> bool:
-        """Whether nothing needs attention."""
-        return not (self.failed or self.unlisted or self.plans or self.is_stale)
-
-
-def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
-    """The overview over the tables of the policy."""
-    # Also of tables that are not in the policy: a person has asked about them.
-    plans = [plan for row in rows for plan in row.plans]
-    rows = [row for row in rows if row.in_policy]
-    tables = [row for row in rows if not row.is_pattern]
-    failed = [row for row in tables if row.status in ("failed", "unreadable")]
-    lately = [
-        run
-        for row in tables
-        if row.entry is not None
-        for run in row.entry.history
-        if now - run.at <= LATELY
-    ]
-    assessed = {row.assessment.assessed_at: row for row in rows if row.assessment is not None}
-    last = max(assessed, default=None)
-    return Overview(
-        tables=len(tables),
-        failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
-        unlisted=tuple(row for row in rows if row.is_pattern and row.status == "failed"),
-        acknowledged=sum(row.status == "acknowledged" for row in rows),
-        plans=tuple(sorted(plans, key=lambda each: (each.plan.due_since, each.plan.name))),
-        blocked=sum(row.status == "blocked" for row in tables),
-        never_assessed=sum(row.status == "never-assessed" for row in tables),
-        last_assessed=last,
-        is_stale=last is not None and now - last > STALE,
-        oldest=assessed[min(assessed)] if assessed else None,
-        gained=gains_of(lately, now=now),
-    )

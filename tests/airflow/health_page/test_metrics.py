@@ -189,7 +189,7 @@ def test_the_text_is_compressed_once(scraped: Site) -> None:
 def test_many_scrapes_read_the_assessments_once(
     scraped: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`benchmarks.scale.fleet_page` measures a scrape."""
+    """`benchmarks.scale.history_page` measures a scrape."""
     fill(scraped.store, 2_000)
     scraped.policy.unlink()
     monkeypatch.setattr(kept_text, "FRESH_SECONDS", 3600.0)

@@ -1,7 +1,7 @@
-"""How long the API server takes for the pages of the fleet and of a table, and for a scrape.
+"""How long the API server takes for the history, the page of a table, and for a scrape.
 
-    python -m benchmarks.scale.fleet_page           # 2,000 tables, a ledger of 100,000 operations
-    python -m benchmarks.scale.fleet_page --tables 500 --operations 10000 --visits 50
+    python -m benchmarks.scale.history_page           # 2,000 tables, a ledger of 100,000 operations
+    python -m benchmarks.scale.history_page --tables 500 --operations 10000 --visits 50
 
 A real API server of Airflow answers one request after the other over the loopback interface. Each
 time is that of the whole answer, signing in included; the last column is the CPU time of the server
@@ -41,14 +41,14 @@ tables: [{{name: lake, pattern: 's3://lake/**', owner: platform}}]
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures and prints. Returns 1 where the target is missed."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scale.fleet_page", description=__doc__
+        prog="python -m benchmarks.scale.history_page", description=__doc__
     )
     parser.add_argument("--tables", type=int, default=2_000)
     parser.add_argument("--operations", type=int, default=100_000)
     parser.add_argument("--deliveries", type=int, default=50, help="commits of the ledger")
     parser.add_argument("--visits", type=int, default=20)
     given = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory(prefix="delta-fleet-") as folder:
+    with tempfile.TemporaryDirectory(prefix="delta-history-") as folder:
         home = Path(folder)
         with airflow_server(home, policy=POLICY.format(folder=folder)) as server:
             fill(server.store, given.tables)
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             append(ledger, rows, deliveries=given.deliveries)
             print("| page | first ms | median ms | worst ms | CPU ms |\n|---|---|---|---|---|")
             table = f"/table?name={tables[0][0]}"
-            pages = ("/", "/fleet", table, "/fleet?q=gold", "/metrics")
+            pages = ("/", "/history", table, "/history?q=gold", "/metrics")
             median = max(_told(server, page, given.visits) for page in pages)
     return int(median > TARGET_MS)
 

@@ -1,4 +1,4 @@
-"""The page of the fleet in a browser, on a running API server and a ledger.
+"""The history in a browser, on a running API server and a ledger.
 
 `DELTA_MAINTENANCE_SCREENSHOTS=docs/images` keeps the pictures that the documentation shows.
 """
@@ -101,43 +101,48 @@ def browser() -> Iterator[Browser]:
         yield opened
 
 
-def visit_fleet(page: Page, server: Server, query: str = "") -> None:
+def visit_history(page: Page, server: Server, query: str = "") -> None:
     """Opens the page, and waits for the ledger: the page loads itself again until it is read."""
-    page.goto(f"{server.address}/delta-maintenance/fleet{query}")
+    page.goto(f"{server.address}/delta-maintenance/history{query}")
     page.get_by_text("From the ledger, as of").wait_for()
 
 
-def test_the_list_leads_to_the_fleet_and_back_to_the_tables_of_an_anomaly(
+def test_the_list_leads_to_the_history_and_to_the_tables_of_an_anomaly(
     server: Server, browser: Browser
 ) -> None:
     with visitor(browser, server) as page:
         page.goto(f"{server.address}/plugin/delta-tables")
         frame = framed(page)
-        frame.get_by_role("link", name="Fleet", exact=True).click()
+        frame.get_by_role("link", name="History", exact=True).click()
         frame.get_by_text("From the ledger, as of").wait_for()
-        row = frame.locator(".anomalies tbody tr", has_text="No recent checkpoint")
-        number = int(row.locator("td.number").inner_text())
-        row.get_by_role("link", name="No recent checkpoint").click()
-        frame.wait_for_selector(".tables")
+        frame.get_by_role("link", name="Delta tables").click()
+        anomaly = frame.locator(".tiers a", has_text="No recent checkpoint")
+        number = int(anomaly.inner_text().rpartition(" ")[2])
+        anomaly.click()
+        frame.get_by_role("link", name="No recent checkpoint ×").wait_for()
         assert frame.locator("a.name").count() == number > 0
         frame.get_by_role("link", name="No recent checkpoint ×").click()
         frame.wait_for_selector(".pages")
         assert frame.locator("a.name").count() == 50
+        with page.expect_download() as started:
+            frame.get_by_role("link", name="JSON").click()
+        rows = json.loads(Path(started.value.path()).read_text())
+        assert started.value.suggested_filename == "tables.json" and len(rows) > 50
 
 
 def test_what_is_shown_can_be_downloaded_within_airflows_frame(
     server: Server, browser: Browser
 ) -> None:
     with visitor(browser, server) as page:
-        visit_fleet(page, server, "?outcome=failed&q=gold")
+        visit_history(page, server, "?outcome=failed&q=gold")
         shown = page.locator("#ran ~ * .outcome, section:has(#ran) .outcome").count()
         page.goto(f"{server.address}/plugin/delta-tables")
         frame = framed(page)
-        frame.goto(f"{server.address}/delta-maintenance/fleet?outcome=failed&q=gold#ran")
+        frame.goto(f"{server.address}/delta-maintenance/history?outcome=failed&q=gold#ran")
         with page.expect_download() as started:
             frame.locator("section:has(#ran)").get_by_role("link", name="JSON").click()
         rows = json.loads(Path(started.value.path()).read_text())
-        assert started.value.suggested_filename == "fleet-ran.json"
+        assert started.value.suggested_filename == "history-ran.json"
         assert len(rows) == shown > 0
         assert {row["outcome"] for row in rows} == {"failed"}
         assert {row["table"].partition("/")[0] for row in rows} <= {"gold", "returns", "stores"}
@@ -152,28 +157,28 @@ def test_everything_is_in_sight_in_both_themes(
     kind = "-phone" if width < 700 else ""
     with visitor(browser, server, theme=theme) as page:
         page.set_viewport_size({"width": width, "height": height})
-        visit_fleet(page, server)
+        visit_history(page, server)
         assert page.locator(".drawing svg").count() == 5
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         for part in page.locator(".scroll").all():
             assert part.evaluate("it => it.scrollWidth - it.clientWidth") <= 0
         assert poor_contrast(page) == []
-        picture(page, f"health-fleet-all{kind}-{theme}", full_page=True)
-        picture(page, f"health-fleet{kind}-{theme}")
+        picture(page, f"health-history-all{kind}-{theme}", full_page=True)
+        picture(page, f"health-history{kind}-{theme}")
         page.locator("#most").evaluate("it => it.scrollIntoView()")
-        picture(page, f"health-fleet-trends{kind}-{theme}")
+        picture(page, f"health-history-trends{kind}-{theme}")
         page.goto(f"{server.address}/delta-maintenance/table?name=gold/orders_0008")
         section = page.locator("section", has=page.get_by_role("heading", name="90 days"))
         assert section.locator(".drawing svg").count() >= 4
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert poor_contrast(page) == []
         section.scroll_into_view_if_needed()
-        picture(page, f"health-fleet-table{kind}-{theme}", full_page=True)
+        picture(page, f"health-history-table{kind}-{theme}", full_page=True)
 
 
 def test_the_keyboard_reaches_every_part_in_order(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
-        visit_fleet(page, server)
+        visit_history(page, server)
         page.evaluate("document.activeElement.blur()")
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
@@ -196,7 +201,7 @@ def test_the_keyboard_reaches_every_part_in_order(server: Server, browser: Brows
             if not reached or reached[-1] != found[1]:
                 reached.append(found[1])
                 tops.append(found[2])
-        assert reached == ["", "tiers", "failures", "waits", "most", "trends", "ran"]
+        assert reached == ["", "most", "trends", "ran"]
         assert tops == sorted(tops)
         page.locator("figure summary").first.press("Enter")
         assert page.locator("figure table").first.is_visible()
@@ -204,9 +209,11 @@ def test_the_keyboard_reaches_every_part_in_order(server: Server, browser: Brows
 
 def test_untrusted_texts_run_no_script(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
-        hostile = assessment(HOSTILE, uri="s3://lake/gold/hostile", status="failed", health=None)
-        server.store.save(replace(hostile, problem=f"{HOSTILE}; {HOSTILE}"))
-        visit_fleet(page, server, "?q=hostile")
-        assert HOSTILE in page.locator("section:has(#failures)").inner_text()
+        hostile = assessment(
+            HOSTILE, uri="s3://lake/gold/hostile", health=health(small_files=10**9)
+        )
+        server.store.save(hostile)
+        visit_history(page, server)
+        assert HOSTILE in page.locator("section:has(#most)").inner_text()
         assert page.locator("img").count() == 0
         assert page.title() != "1"

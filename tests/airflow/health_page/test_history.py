@@ -1,4 +1,4 @@
-"""The page of the fleet: its parts, its export, and a ledger that is absent, broken or growing."""
+"""The history, its export and that of the list, and a ledger that is absent, broken or growing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import timedelta
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import pyarrow as pa
 import pytest
@@ -23,8 +23,8 @@ from delta_maintenance.errors import StorageError
 from delta_maintenance.ledger.rows import SCHEMA
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.storage import open_store
-from delta_maintenance_airflow.health_page.fleet import kept_history
-from delta_maintenance_airflow.health_page.fleet.kept_history import KeptHistory, Look
+from delta_maintenance_airflow.health_page import history as page_history
+from delta_maintenance_airflow.health_page.history import KeptHistory, LedgerLook
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from tests.support.orchestrators.health_site import POLICY, Elements, Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, health, held, waiting
@@ -41,87 +41,95 @@ HOSTILE = '<img src=x onerror="alert(1)">'
 @pytest.fixture
 def ledger(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LedgerTable:
     """The ledger of the policy, which does not exist yet. Visits wait for it to be read."""
-    monkeypatch.setattr(kept_history, "PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(page_history, "PATIENCE_SECONDS", 60.0)
     site.policy.write_text(f"{POLICY}ledger: {tmp_path}/ledger\nprices: {{cpu_hour: 1000}}\n")
     return LedgerTable(open_store(str(tmp_path / "ledger")))
 
 
-def exported(site: Site, part: str, query: str = "") -> list[dict[str, Any]]:
-    """A part as JSON, which the one as CSV has to equal."""
-    answer = site.get(f"/fleet/export.json?part={part}{query}")
+def exported(site: Site, path: str) -> list[dict[str, Any]]:
+    """A file as JSON, which the one as CSV has to equal."""
+    answer = site.get(path.format(form="json"))
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("application/json")
     rows: list[dict[str, Any]] = json.loads(answer.text)
-    text = site.get(f"/fleet/export.csv?part={part}{query}").text
+    text = site.get(path.format(form="csv")).text
     lines = [*csv.DictReader(io.StringIO(text, newline=""))]
     plain = [{k: "" if v is None else str(v) for k, v in row.items()} for row in rows]
     assert [{k: v.removeprefix("'") for k, v in line.items()} for line in lines] == plain
     return rows
 
 
-def test_tiers_lead_to_the_filtered_list(site: Site) -> None:
+def exported_part(site: Site, part: str, query: str = "") -> list[dict[str, Any]]:
+    return exported(site, f"/history/export.{{form}}?part={part}{query}")
+
+
+def test_tiers_and_anomalies_of_the_list_lead_to_their_tables(site: Site) -> None:
     site.store.save(assessment(health=health(commits_since_checkpoint=501)))
     calm = health("s3://lake/bronze/calm", small_files=0, small_file_share=0.0, deleted_rows=0)
     calm = replace(calm, reclaimable_bytes=0, deleted_rows_share=0.0)
     site.store.save(assessment("calm", uri="s3://lake/bronze/calm", health=calm))
-    page = site.get("/fleet").text
-    assert "1 critical 0 warning 1 healthy 1 not assessed" in words(page)
+    page = site.get("/").text
+    assert "1 critical 1 healthy 1 not assessed No recent checkpoint 1" in words(page)
     links = [at["href"] or "" for tag, at in Elements.of(page).started if tag == "a"]
-    for link in (each for each in links if "anomaly=" in each):
+    shown = {}
+    for link in (link for link in links if "anomaly=" in link):
         query = link.partition("?")[2]
-        shown = site.get(f"/?{query}").text
-        names = re.findall(r'<a class="name"[^>]*>(.*?)</a>', shown)
-        assert len(names) == (
-            1 if query.endswith("old-checkpoint") or "warning" not in query else 0
-        )
+        names = re.findall(r'<a class="name"[^>]*>(.*?)</a>', site.get(f"/?{query}").text)
+        shown[parse_qs(query)["anomaly"][0]] = names
+    assert shown == {name: [table] for name, table in NAMES.items()}
     assert 'name="anomaly" value="critical"' in site.get("/?anomaly=critical").text
     assert "No table matches" in site.get("/?anomaly=no-such").text
 
 
-def test_what_waits_is_shown_with_who_holds_it_and_when_it_is_next(site: Site) -> None:
+def test_the_list_is_exported_with_what_is_wrong_and_what_waits(site: Site) -> None:
+    broken = assessment("gone", uri="s3://lake/bronze/gone", status="failed", health=None)
+    broken = replace(broken, operations=(), problem="table gone: version 3 is missing; restore it")
+    site.store.save(broken, link="/dags/d/runs/r")
     site.store.save(*waiting("orders"))
     hours = assessment("hours", uri="s3://lake/bronze/hours")
     opening = NOW + timedelta(hours=5)
     blocked = replace(hours.operations[1], status="blocked", reason="not now", due_at=opening)
     site.store.save(replace(hours, status="blocked", operations=(blocked,), held=held(2)))
-    text = words(site.get("/fleet").text)
-    assert "orders the last one was on 2026-11-12 vacuum" in text and "after an answer" in text
-    assert "not now – in 5 hours" in text
-    assert "held by audit-2026" in text and "when it lets go" in text
-    kinds = [row["kind"] for row in exported(site, "waits")]
-    assert kinds == ["needs-approval", "blocked", "held", "held"]
-    (row,) = [each for each in exported(site, "waits") if each["kind"] == "blocked"]
-    assert (row["what"], row["next_at"]) == ("vacuum", opening.isoformat())
-
-
-def test_failures_are_told_with_their_line_and_their_task(site: Site) -> None:
-    broken = assessment(status="failed", health=None, operations=())
-    broken = replace(broken, problem="table orders: version 3 is missing; restore it")
-    site.store.save(broken, link="/dags/d/runs/r")
-    page = site.get("/fleet").text
-    assert "version 3 is missing restore it" in words(page)
-    assert 'href="/dags/d/runs/r"' in page
-    (row,) = exported(site, "failures")
-    assert row["problem"] == broken.problem and row["link"] == "/dags/d/runs/r"
+    tables = {row["table"]: row for row in exported(site, "/export.{form}")}
+    assert tables.keys() == {"gone", "orders", "hours", "never"}
+    gone = tables["gone"]
+    assert (gone["status"], gone["tier"], gone["anomaly"]) == ("failed", "critical", "broken")
+    assert (gone["problem"], gone["link"]) == (broken.problem, "/dags/d/runs/r")
+    assert (tables["orders"]["status"], tables["orders"]["needs_approval"]) == (
+        "needs-approval",
+        "vacuum",
+    )
+    row = tables["hours"]
+    assert (row["blocked"], row["next_at"]) == ("vacuum", opening.isoformat())
+    assert "audit-2026" in row["held_by"] and row["held_bytes"] > 0
+    assert tables["never"]["tier"] == "unknown"
+    names = [row["table"] for row in exported(site, "/export.{form}?anomaly=broken&q=lake")]
+    assert names == ["gone"]
+    started = Elements.of(site.get("/?status=blocked").text).started
+    links = [at["href"] or "" for tag, at in started if tag == "a"]
+    (link,) = [link for link in links if "/export.csv" in link]
+    assert [
+        row["table"] for row in exported(site, f"/export.{{form}}?{link.partition('?')[2]}")
+    ] == ["hours"]
 
 
 def test_a_policy_without_a_ledger_says_how_to_get_one(site: Site) -> None:
     site.store.save(assessment())
-    for path in ("/fleet", "/table?name=orders"):
+    for path in ("/history", "/table?name=orders"):
         text = words(site.get(path).text)
         assert "names no ledger" in text and "ledger: s3://lake/_maintenance/ledger" in text
         assert "What ran" not in text.replace("90 days What ran", "")
-    assert exported(site, "ran") == exported(site, "trends") == []
+    assert exported_part(site, "ran") == exported_part(site, "trends") == []
 
 
 def test_a_ledger_that_does_not_exist_yet_is_no_problem(site: Site, ledger: LedgerTable) -> None:
-    assert "does not exist yet" in words(site.get("/fleet").text)
+    assert "does not exist yet" in words(site.get("/history").text)
     assert "does not exist yet" in words(site.get("/table?name=never").text)
 
 
 def test_an_empty_ledger_is_shown_as_one(site: Site, ledger: LedgerTable) -> None:
     append(ledger, some_rows([ORDERS], 3, now=NOW - timedelta(days=200), days=1))
-    text = words(site.get("/fleet").text)
+    text = words(site.get("/history").text)
     assert "no operation ran in 90 days" in text and "Nothing like this ran" in text
     assert "Nothing ran on this table" in words(site.get("/table?name=never").text)
 
@@ -133,11 +141,11 @@ def test_an_unreadable_ledger_costs_one_line(
     for file in (tmp_path / "ledger").glob("month=*/*.parquet"):
         file.write_bytes(b"no Parquet")
     site.store.save(assessment())
-    for path in ("/fleet", "/table?name=orders"):
+    for path in ("/history", "/table?name=orders"):
         page = site.get(path)
         assert page.status_code == 200
         assert page.text.count("The ledger cannot be read") == 1
-    assert exported(site, "ran") == []
+    assert exported_part(site, "ran") == []
 
 
 def test_what_ran_is_filtered_linked_and_exported(site: Site, ledger: LedgerTable) -> None:
@@ -147,8 +155,8 @@ def test_what_ran_is_filtered_linked_and_exported(site: Site, ledger: LedgerTabl
     rows = some_rows(tables, 400, now=NOW, days=80)
     append(ledger, rows)
     failed = [row for row in rows.to_pylist() if row["outcome"] == "failed"]
-    page = site.get("/fleet?outcome=failed&q=orders")
-    shown = exported(site, "ran", "&outcome=failed&q=orders")
+    page = site.get("/history?outcome=failed&q=orders")
+    shown = exported_part(site, "ran", "&outcome=failed&q=orders")
     of_orders = [row for row in failed if row["table_name"] == "orders"]
     assert sorted(row["at"] for row in shown) == sorted(
         row["started_at"].isoformat() for row in of_orders
@@ -156,12 +164,12 @@ def test_what_ran_is_filtered_linked_and_exported(site: Site, ledger: LedgerTabl
     assert {row["error"] for row in shown} == {row["error"] for row in of_orders}
     for row in shown:
         assert f'href="{row["link"]}"' in page.text and row["error"] in unescape(page.text)
-    trend = exported(site, "trends", "&q=orders")
-    every = exported(site, "trends")
+    trend = exported_part(site, "trends", "&q=orders")
+    every = exported_part(site, "trends")
     assert len(trend) == len(every) == 90
     assert 0 < sum(day["operations"] for day in trend) < sum(day["operations"] for day in every)
     text = words(site.get("/table?name=orders").text)
-    assert "From the ledger, as of just now" in text and "More in the fleet" in text
+    assert "From the ledger, as of just now" in text and "More in the history" in text
     own = sum(row["table_name"] == "orders" for row in rows.to_pylist())
     assert f"The newest of {own:,} operations" in text
 
@@ -175,7 +183,11 @@ def test_texts_of_the_ledger_are_escaped_and_links_stay_within_airflow(
         row["link"] = "javascript:alert(1)"
     append(ledger, pa.Table.from_pylist(rows, schema=SCHEMA))
     site.store.save(assessment(HOSTILE, uri="s3://lake/bronze/x"))
-    for path in ("/fleet", f"/fleet?operation={quote(HOSTILE)}", f"/table?name={quote(HOSTILE)}"):
+    for path in (
+        "/history",
+        f"/history?operation={quote(HOSTILE)}",
+        f"/table?name={quote(HOSTILE)}",
+    ):
         page = site.get(path).text
         assert escape(HOSTILE) in page
         tags = Elements.of(page).started
@@ -190,14 +202,16 @@ def test_texts_of_the_ledger_are_escaped_and_links_stay_within_airflow(
 def test_no_cell_of_a_spreadsheet_is_a_formula(site: Site, ledger: LedgerTable, start: str) -> None:
     rows = some_rows([(f"{start}HYPERLINK(1)", "s3://lake/x")], 1, now=NOW)
     append(ledger, rows)
-    text = site.get("/fleet/export.csv?part=ran").text
+    text = site.get("/history/export.csv?part=ran").text
     (line,) = csv.DictReader(io.StringIO(text, newline=""))
     assert line["table"] == f"'{start}HYPERLINK(1)"
     assert float(line["seconds"]) > 0, "numbers stay numbers"
 
 
-@pytest.mark.parametrize("path", ["/fleet", "/fleet/export.csv", "/fleet/export.json"])
-def test_only_users_who_may_see_the_page_see_the_fleet(site: Site, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/history", "/history/export.csv", "/history/export.json", "/export.csv"]
+)
+def test_only_users_who_may_see_the_page_see_it_and_its_files(site: Site, path: str) -> None:
     site.store.save(assessment())
     assert site.get(path, role=None).status_code == 401
     assert site.get(path, role="none").status_code == 403
@@ -206,29 +220,30 @@ def test_only_users_who_may_see_the_page_see_the_fleet(site: Site, path: str) ->
 
 
 def test_an_unknown_part_or_form_is_refused(site: Site) -> None:
-    assert site.get("/fleet/export.csv?part=../policy").status_code == 404
-    assert site.get("/fleet/export.xml").status_code in (404, 422)
+    assert site.get("/history/export.csv?part=../policy").status_code == 404
+    assert site.get("/export.xml").status_code in (404, 422)
+    assert site.get("/history/export.xml").status_code in (404, 422)
 
 
 def test_the_first_visit_does_not_wait_for_the_ledger(
     site: Site, ledger: LedgerTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(ledger, some_rows([ORDERS], 20, now=NOW))
-    begin, reading = threading.Event(), kept_history.read_history
+    begin, reading = threading.Event(), page_history.read_history
 
     def slow(*given: Any, **named: Any) -> Any:
         begin.wait(60)
         return reading(*given, **named)
 
-    monkeypatch.setattr(kept_history, "read_history", slow)
-    monkeypatch.setattr(kept_history, "PATIENCE_SECONDS", 0.0)
-    first = site.get("/fleet")
+    monkeypatch.setattr(page_history, "read_history", slow)
+    monkeypatch.setattr(page_history, "PATIENCE_SECONDS", 0.0)
+    first = site.get("/history")
     assert "is being read for the first time" in first.text
     assert first.headers["Refresh"] == "2", "browsers come again by themselves"
-    assert site.get("/fleet/export.csv?part=ran").status_code == 503
+    assert site.get("/history/export.csv?part=ran").status_code == 503
     begin.set()
-    monkeypatch.setattr(kept_history, "PATIENCE_SECONDS", 60.0)
-    later = site.get("/fleet")
+    monkeypatch.setattr(page_history, "PATIENCE_SECONDS", 60.0)
+    later = site.get("/history")
     assert "From the ledger" in later.text and "Refresh" not in later.headers
 
 
@@ -239,7 +254,9 @@ class Clock:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[tuple[Callable[[], Look], Clock, LedgerTable, list[str]]]:
+def kept(
+    tmp_path: Path,
+) -> Iterator[tuple[Callable[[], LedgerLook], Clock, LedgerTable, list[str]]]:
     """Looks that wait for their end, the clock, the ledger, and what was read of it."""
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"version: 1\nledger: {tmp_path}/ledger\n")
@@ -263,7 +280,7 @@ def kept(tmp_path: Path) -> Iterator[tuple[Callable[[], Look], Clock, LedgerTabl
         elapsed=lambda: clock.seconds,
     )
 
-    def look() -> Look:
+    def look() -> LedgerLook:
         history.look()
         running = history._running
         if running is not None:
@@ -280,11 +297,11 @@ def test_rows_are_read_again_only_for_another_version(kept: Any) -> None:
     assert asked == ["version", "rows"]
     look()
     assert asked == ["version", "rows"], "not even the version within some seconds"
-    clock.seconds = kept_history.CHECK_SECONDS
+    clock.seconds = page_history.CHECK_SECONDS
     look()
     assert asked == ["version", "rows", "version"]
     append(ledger, some_rows([ORDERS], 5, now=NOW, days=10, seed=1))
-    clock.seconds = 2 * kept_history.CHECK_SECONDS
+    clock.seconds = 2 * page_history.CHECK_SECONDS
     assert look().history.rows == 25
 
 

@@ -1,1 +1,0 @@
-"""The page of the fleet: all tables at once, and what ran on them."""
