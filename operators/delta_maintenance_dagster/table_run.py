@@ -355,7 +355,7 @@ class TableRun:
     def _ended(
         self, result: RunResult, known: memory.Memory, approved: Sequence[str]
     ) -> FinishedRun:
-        from delta_maintenance.metrics.opentelemetry import report
+        from delta_maintenance.metrics.runs import report
         from delta_maintenance.policies.approval import waiting_texts
         from delta_maintenance.policies.entries import PastRun, gained
 

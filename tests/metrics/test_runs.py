@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.cli.main import main
-from delta_maintenance.metrics import opentelemetry
+from delta_maintenance.metrics import runs
 from delta_maintenance.metrics.definitions import OF_RUNS, OF_TABLES, RUNS, TABLES
 from delta_maintenance.metrics.runs import measurements
 from delta_maintenance.operations.vacuum import VacuumResult
@@ -124,11 +124,11 @@ def test_a_metric_that_cannot_be_reported_fails_no_run(monkeypatch: object, capl
     """Also in a process without OpenTelemetry."""
     script = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from delta_maintenance.metrics import opentelemetry\n"
+        "from delta_maintenance.metrics import runs\n"
         "from tests.support.tables.assessed_tables import run_result\n"
-        "opentelemetry.report(run_result())\n"
-        "assert opentelemetry._instruments() == {}\n"
+        "runs.report(run_result())\n"
+        "assert runs._instruments() == {}\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    opentelemetry.report(None)  # type: ignore[arg-type]  # whatever goes wrong
+    runs.report(None)  # type: ignore[arg-type]  # whatever goes wrong

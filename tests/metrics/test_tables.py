@@ -10,8 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from delta_maintenance.metrics.definitions import MOST_TABLES, OF_TABLES
-from delta_maintenance.metrics.openmetrics import render
-from delta_maintenance.metrics.tables import TableFacts, families
+from delta_maintenance.metrics.tables import TableFacts, families, render
 from tests.support.tables.assessed_tables import NOW, health
 
 STATUSES = ("failed", "due", "nothing-due")

@@ -15,8 +15,7 @@ from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.metrics.openmetrics import CONTENT_TYPE, render
-from delta_maintenance.metrics.tables import TableFacts, families
+from delta_maintenance.metrics.tables import CONTENT_TYPE, TableFacts, families, render
 from delta_maintenance_airflow.health_page.kept_text import KeptText
 from delta_maintenance_airflow.health_page.rows import STATUSES, TableRow
 

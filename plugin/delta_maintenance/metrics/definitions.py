@@ -6,10 +6,15 @@ such as failures, has a name of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.health.models import TableHealth
 
 PREFIX = "delta_maintenance"
+Unit = Literal["", "bytes", "seconds", "ratio"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +24,7 @@ class Metric:
     name: str
     """Without the prefix, and without a unit of time."""
     kind: Literal["gauge", "counter", "histogram"] = "gauge"
-    unit: Literal["", "bytes", "seconds", "ratio"] = ""
+    unit: Unit = ""
     help: str
     labels: tuple[str, ...] = ()
 
@@ -60,72 +65,81 @@ WITHOUT_SERIES = Metric(
     help=f"Tables without series of their own: all of them if there are more than {MOST_TABLES}.",
 )
 
-REPLAY_BYTES = Metric(
-    name="replay_bytes",
-    unit="bytes",
-    help="Bytes of the log that a reader of the newest version opens, of all tables.",
-)
-COMMITS = Metric(
-    name="commits_since_checkpoint",
-    help="Commits after the last checkpoint, of all tables.",
-)
-SMALL_FILES = Metric(
-    name="small_files_ratio",
-    unit="ratio",
-    help="The share of small files among the data files of all tables.",
-)
-RECLAIMABLE = Metric(
-    name="reclaimable_bytes",
-    unit="bytes",
-    help="Bytes that a vacuum may delete, as far as the log tells, of all tables.",
+
+@dataclass(frozen=True, slots=True)
+class HealthMeasure:
+    """A number in the health of tables."""
+
+    of_all: Metric
+    of_table: Metric
+    number: Callable[[TableHealth], float]
+    whole: Callable[[TableHealth], int] | None = None
+    """For a share: the number whose share it is."""
+
+    def sum_of(self, healths: Sequence[TableHealth]) -> float:
+        """The number of all tables."""
+        if self.whole is None:
+            return sum(map(self.number, healths))
+        part = sum(self.number(health) * self.whole(health) for health in healths)
+        return part / (sum(map(self.whole, healths)) or 1)
+
+
+def _pair(
+    name: str, text: str, all_tables: str = ", of all tables", *, unit: Unit = ""
+) -> tuple[Metric, Metric]:
+    return (
+        Metric(name=name, unit=unit, help=f"{text}{all_tables}."),
+        Metric(name=f"table_{name}", unit=unit, labels=("table",), help=f"{text}."),
+    )
+
+
+HEALTH_MEASURES = (
+    HealthMeasure(
+        *_pair(
+            "replay_bytes",
+            "Bytes of the log that a reader of the newest version opens",
+            unit="bytes",
+        ),
+        lambda health: health.bytes_to_open,
+    ),
+    HealthMeasure(
+        *_pair("commits_since_checkpoint", "Commits after the last checkpoint"),
+        lambda health: health.commits_since_checkpoint,
+    ),
+    HealthMeasure(
+        *_pair(
+            "small_files_ratio",
+            "The share of small files among the data files",
+            " of all tables",
+            unit="ratio",
+        ),
+        lambda health: health.small_file_share,
+        lambda health: health.num_files,
+    ),
+    HealthMeasure(
+        *_pair(
+            "reclaimable_bytes",
+            "Bytes that a vacuum may delete, as far as the log tells",
+            unit="bytes",
+        ),
+        lambda health: health.reclaimable_bytes,
+    ),
 )
 FAILING = Metric(
     name="failing_tables",
     help="Tables that failed or whose assessment is unreadable, without acknowledged failures.",
 )
-WAITING = Metric(
-    name="waiting_plans",
-    help="Plans that wait for an approval, of all tables.",
-)
-
-TABLE_REPLAY_BYTES = Metric(
-    name="table_replay_bytes",
-    unit="bytes",
-    labels=("table",),
-    help="Bytes of the log that a reader of the newest version opens.",
-)
-TABLE_COMMITS = Metric(
-    name="table_commits_since_checkpoint",
-    labels=("table",),
-    help="Commits after the last checkpoint.",
-)
-TABLE_SMALL_FILES = Metric(
-    name="table_small_files_ratio",
-    unit="ratio",
-    labels=("table",),
-    help="The share of small files among the data files.",
-)
-TABLE_RECLAIMABLE = Metric(
-    name="table_reclaimable_bytes",
-    unit="bytes",
-    labels=("table",),
-    help="Bytes that a vacuum may delete, as far as the log tells.",
-)
+WAITING, TABLE_WAITING = _pair("waiting_plans", "Plans that wait for an approval")
 TABLE_FAILING = Metric(
     name="table_failing",
     labels=("table",),
     help="1 if the table failed or its assessment is unreadable, and nobody acknowledged it.",
 )
-TABLE_WAITING = Metric(
-    name="table_waiting_plans",
-    labels=("table",),
-    help="Plans that wait for an approval.",
-)
-
 OF_TABLES = (
     *(TABLES, UNLISTED, OLDEST_ASSESSMENT, WITHOUT_SERIES),
-    *(REPLAY_BYTES, COMMITS, SMALL_FILES, RECLAIMABLE, FAILING, WAITING),
-    *(TABLE_REPLAY_BYTES, TABLE_COMMITS, TABLE_SMALL_FILES, TABLE_RECLAIMABLE),
+    *(measure.of_all for measure in HEALTH_MEASURES),
+    *(FAILING, WAITING),
+    *(measure.of_table for measure in HEALTH_MEASURES),
     *(TABLE_FAILING, TABLE_WAITING),
 )
 """The metrics of the last assessments, in the order of the endpoint."""

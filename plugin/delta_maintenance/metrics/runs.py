@@ -1,16 +1,26 @@
-"""The values of the metrics of runs, from the result of a run."""
+"""The metrics of runs, and the way to report them through the API of OpenTelemetry, if it is
+installed.
+
+Only the API is used: it does nothing until the user's process has an SDK with an exporter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
+from delta_maintenance import __version__
 from delta_maintenance.metrics import definitions as metrics
-from delta_maintenance.metrics.definitions import Metric
+from delta_maintenance.metrics.definitions import OF_RUNS, PREFIX, Metric
 from delta_maintenance.policies.measuring import Cost
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 _REQUESTS = "requests_"
+_UNITS = {"bytes": "By", "seconds": "s", "ratio": "1", "": ""}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +69,30 @@ def _of_cost(cost: Cost) -> Iterator[Measurement]:
         yield Measurement(metrics.READ, cost.bytes_read)
     if cost.bytes_written:
         yield Measurement(metrics.WRITTEN, cost.bytes_written)
+
+
+def report(result: RunResult) -> None:
+    """Reports a run. Raises nothing: metrics never fail a run."""
+    try:
+        add = _instruments()
+        for measurement in measurements(result) if add else ():
+            add[measurement.metric.name](measurement.value, {**measurement.labels})
+    except Exception:
+        _log.warning("the metrics of a run were not reported", exc_info=True)
+
+
+@cache
+def _instruments() -> Mapping[str, Callable[[float, dict[str, Any]], None]]:
+    try:
+        from opentelemetry.metrics import get_meter
+    except ImportError:
+        return {}
+    meter = get_meter(PREFIX, __version__)
+    instruments: dict[str, Callable[[float, dict[str, Any]], None]] = {}
+    for metric in OF_RUNS:
+        name, unit = metric.dotted, _UNITS[metric.unit]
+        if metric.kind == "histogram":
+            instruments[metric.name] = meter.create_histogram(name, unit, metric.help).record
+        else:
+            instruments[metric.name] = meter.create_counter(name, unit, metric.help).add
+    return instruments

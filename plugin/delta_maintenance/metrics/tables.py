@@ -1,18 +1,21 @@
-"""The values of the metrics of tables, from what is known of each table."""
+"""The values of the metrics of tables, and their text in OpenMetrics 1.0: gauges are all that there
+are.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from delta_maintenance.metrics import definitions as metrics
-from delta_maintenance.metrics.definitions import MOST_TABLES, Metric
+from delta_maintenance.metrics.definitions import HEALTH_MEASURES, MOST_TABLES, Metric
 from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.redaction import redact, redact_address
 
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _LONGEST = 200
 """The most characters of a label."""
 
@@ -50,50 +53,20 @@ def families(
         yield _single(metrics.OLDEST_ASSESSMENT, min(assessed).timestamp())
     yield _single(metrics.WITHOUT_SERIES, 0 if has_series else len(tables))
     healths = [table.health for table in tables if table.health is not None]
-    for measured in _MEASURED:
-        yield _single(measured.all, measured.sum_of(healths))
+    for measure in HEALTH_MEASURES:
+        yield _single(measure.of_all, measure.sum_of(healths))
     yield _single(metrics.FAILING, sum(table.is_failing for table in tables))
     yield _single(metrics.WAITING, sum(table.waiting_plans for table in tables))
     if has_series:
         yield from _by_table(tables)
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A number in the health of tables."""
-
-    all: Metric
-    of_table: Metric
-    of: Callable[[TableHealth], float]
-    whole: Callable[[TableHealth], int] | None = None
-    """For a share: the number whose share it is."""
-
-    def sum_of(self, healths: Sequence[TableHealth]) -> float:
-        if self.whole is None:
-            return sum(map(self.of, healths))
-        part = sum(self.of(health) * self.whole(health) for health in healths)
-        return part / (sum(map(self.whole, healths)) or 1)
-
-
-_MEASURED = (
-    _Measured(metrics.REPLAY_BYTES, metrics.TABLE_REPLAY_BYTES, lambda h: h.bytes_to_open),
-    _Measured(metrics.COMMITS, metrics.TABLE_COMMITS, lambda h: h.commits_since_checkpoint),
-    _Measured(
-        metrics.SMALL_FILES,
-        metrics.TABLE_SMALL_FILES,
-        lambda h: h.small_file_share,
-        lambda h: h.num_files,
-    ),
-    _Measured(metrics.RECLAIMABLE, metrics.TABLE_RECLAIMABLE, lambda h: h.reclaimable_bytes),
-)
-
-
 def _by_table(tables: Sequence[TableFacts]) -> Iterator[Family]:
-    labelled = _labelled(tables)
+    labelled = _tables_by_label(tables)
     healths = {label: table.health for label, table in labelled.items() if table.health is not None}
-    for measured in _MEASURED:
+    for measure in HEALTH_MEASURES:
         yield Family(
-            measured.of_table, [(label, measured.of(health)) for label, health in healths.items()]
+            measure.of_table, [(label, measure.number(health)) for label, health in healths.items()]
         )
     yield Family(
         metrics.TABLE_FAILING, [(label, int(table.is_failing)) for label, table in labelled.items()]
@@ -103,20 +76,44 @@ def _by_table(tables: Sequence[TableFacts]) -> Iterator[Family]:
     )
 
 
-def _labelled(tables: Iterable[TableFacts]) -> Mapping[str, TableFacts]:
+def _tables_by_label(tables: Iterable[TableFacts]) -> Mapping[str, TableFacts]:
     """Returns the tables by label. Names that are equal without their secrets get numbers, because
     two samples of one series make the whole text invalid.
     """
-    found: dict[str, TableFacts] = {}
+    labelled: dict[str, TableFacts] = {}
     used: Counter[str] = Counter()
     for table in tables:
         label = name = printable(redact(redact_address(table.name)))[:_LONGEST]
-        while label in found:
+        while label in labelled:
             used[name] += 1
             label = f"{name} ({used[name] + 1})"
-        found[label] = table
-    return found
+        labelled[label] = table
+    return labelled
 
 
 def _single(metric: Metric, number: float) -> Family:
     return Family(metric, [(None, number)])
+
+
+def render(families: Iterable[Family]) -> bytes:
+    """Returns the text, with the line at its end by which readers know that it is complete."""
+    lines = [line for family in families for line in _lines(family)]
+    return "\n".join([*lines, "# EOF\n"]).encode()
+
+
+def _lines(family: Family) -> Iterator[str]:
+    metric = family.metric
+    name = metric.in_prometheus
+    yield f"# TYPE {name} {metric.kind}"
+    if metric.unit:
+        yield f"# UNIT {name} {metric.unit}"
+    yield f"# HELP {name} {_with_escapes(metric.help)}"
+    for label, number in family.samples:
+        if label is None:
+            yield f"{name} {number!r}"
+        else:
+            yield f'{name}{{{metric.labels[0]}="{_with_escapes(label)}"}} {number!r}'
+
+
+def _with_escapes(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -149,7 +149,7 @@ class _Work:
     def run(self, table: PolicyTable) -> RunResult:
         """Runs what is due on a table; errors are part of the result."""
         from delta_maintenance.errors import failure_of
-        from delta_maintenance.metrics.opentelemetry import report
+        from delta_maintenance.metrics.runs import report
         from delta_maintenance.policies.approval import Approvals
         from delta_maintenance.policies.execute import RunEnvironment
         from delta_maintenance.policies.run import failed_run, run
