@@ -27,9 +27,9 @@ CHOICES = {
     "rest": "the tests that `sample` leaves out",
 }
 QUICK_SECONDS = 0.1
-SAMPLE_SECONDS = 1.0
+SAMPLE_SECONDS = 0.5
 """What the chosen tests of one function may have taken together, in one process."""
-LONGEST_SECONDS = 12.0
+LONGEST_SECONDS = 8.0
 """Where all functions of a module are slow, one test that took at most so long is chosen."""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
