@@ -69,7 +69,10 @@ def operation_ledger(
 
 def open_ledger(rule: LedgerRule) -> LedgerTable:
     """Opens the ledger with the connection that the policy names."""
-    return _open_ledger(rule.uri, PolicyHook(rule.storage))
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.storage import open_store
+
+    return LedgerTable(open_store(rule.uri, PolicyHook(rule.storage).options_for(rule.uri)))
 
 
 def _ledger_of_policy() -> LedgerRule | None:
@@ -92,14 +95,7 @@ def _record(
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
 
-    recorder = Recorder(open_ledger=lambda: _open_ledger(uri, hook), state=store.store, address=uri)
+    recorder = Recorder.at(uri, lambda: hook.options_for(uri), state=store.store)
     origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link, approved_by=approved_by)
     for warning in recorder.record(result, origin):
         _log.warning("%s", warning)
-
-
-def _open_ledger(uri: str, hook: DeltaHook) -> LedgerTable:
-    from delta_maintenance.ledger.table import LedgerTable
-    from delta_maintenance.storage import open_store
-
-    return LedgerTable(open_store(uri, hook.options_for(uri)))

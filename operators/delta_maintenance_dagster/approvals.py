@@ -11,7 +11,8 @@ from pydantic import Field
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, failure_of
-from delta_maintenance_dagster.table_run import FinishedRun, Resources, TableRun, all_of
+from delta_maintenance_dagster.step_resources import Resources
+from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:

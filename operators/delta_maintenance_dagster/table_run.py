@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import dagster as dg
 
@@ -18,22 +17,20 @@ from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRe
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.table_names import name_at
 from delta_maintenance_dagster import memory
-from delta_maintenance_dagster.failures import SharedState
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
 from delta_maintenance_dagster.health.metadata import in_dagster
 from delta_maintenance_dagster.leases import InstanceLease
-from delta_maintenance_dagster.ledger import last_rows, record_run
-from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.step_resources import Context, Resources, SharedState
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
+    from delta_maintenance.policies.definition.ledger import LedgerRule
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.definition.storage import StorageRule
+    from delta_maintenance.policies.definition.prices import Prices
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
@@ -48,115 +45,8 @@ _PERSON = "user"
 """The tag of a run with the person who launched it, which only Dagster+ sets by itself."""
 _ASKERS = (_PERSON, "dagster/schedule_name", "dagster/sensor_name")
 """The tags of a run that say who started it."""
-Context = dg.AssetExecutionContext | dg.OpExecutionContext
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """References to the resources of a table."""
-
-    storage: Reference[DeltaStorageResource]
-    spark: Reference[DeltaSparkResource]
-    tables: tuple[DeltaTable, ...] = ()
-    """The tables among which clones are searched for, with those of their policies."""
-    others: tuple[Reference[DeltaStorageResource], ...] = ()
-    """The storage of all of these tables."""
-
-    @classmethod
-    def for_all(
-        cls,
-        tables: Sequence[DeltaTable],
-        *,
-        storage: Reference[DeltaStorageResource],
-        spark: Reference[DeltaSparkResource],
-    ) -> Resources:
-        """Returns the resources for tables among which clones are searched for."""
-        names = {each.policy.rules.storage.connection for each in tables}
-        if any(each.among is not None for each in tables):
-            # Of patterns.
-            names.add(None)
-        others = tuple(storage.named(name) for name in names)
-        return cls(storage=storage, spark=spark, tables=tuple(tables), others=others)
-
-    def of(self, table: DeltaTable) -> Resources:
-        """Returns the resources that the policy of a table names, or else these."""
-        rules = table.policy.rules
-        return replace(
-            self,
-            storage=self.storage.named(rules.storage.connection),
-            spark=self.spark.named(rules.spark.connection),
-        )
-
-    @property
-    def required(self) -> set[str]:
-        """The resource keys that Dagster must provide."""
-        own = self.storage.required | self.spark.required
-        readers = (each for table in self.tables for each in table.policy.rules.readers)
-        of_readers = (
-            self.storage.named(each.storage.connection)
-            for each in readers
-            if each.storage is not None
-        )
-        ledgers = (table.among.ledger for table in self.tables if table.among is not None)
-        of_ledgers = (
-            self.storage.named(each.storage.connection) for each in ledgers if each is not None
-        )
-        others = (*self.others, *of_readers, *of_ledgers)
-        return own.union(*(storage.required for storage in others))
-
-    def clones(self, context: Context, name: str, state: SharedState | None) -> PolicyClones:
-        """Returns the search for clones, which remembers between runs what it reads: in the folder
-        of assessments if there is one, or else in Dagster's own folder on this host.
-        """
-        from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import Discovery, FailedSearches, discover
-        from delta_maintenance.policies.rediscovery import kept_tables
-        from delta_maintenance.storage import open_store
-
-        provided = context.resources
-        origin = context.run.remote_job_origin
-        location = "" if origin is None else quote(origin.location_name, safe="")
-        # Each step is a process of its own, which would read the logs of all tables anew.
-        own = Path(context.instance.storage_directory(), "delta_maintenance", location, name)
-
-        def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
-            storage = self.storage.named(rule.connection).resolve(provided)
-            return storage.storage_options(rule, uri=uri)
-
-        failures = {id(each.among): FailedSearches() for each in self.tables}
-
-        def found() -> Discovery:
-            then = [each.policy for each in self.tables if not each.kept]
-            policies = {id(each.among): each.among for each in self.tables if each.among}
-            now = [
-                (each, discover(each, storage_options=options_at, failures=failures[key]))
-                for key, each in policies.items()
-            ]
-            return Discovery(
-                tables=(
-                    *(each.policy for each in self.tables),
-                    *(table for _, each in now for table in each.tables),
-                ),
-                # What the last refresh could list is known from there.
-                unlisted=tuple(
-                    failed
-                    for policy, each in now
-                    for failed in each.unlisted
-                    if not kept_tables(policy, Discovery((), (failed,)), then)
-                ),
-                listed=tuple(part for _, each in now for part in each.listed),
-                aliases=tuple(table for _, each in now for table in each.aliases),
-            )
-
-        return PolicyClones(
-            discover=found,
-            options_at=options_at,
-            policies=tuple(
-                {id(each.among): each.among for each in self.tables if each.among}.values()
-            ),
-            tables=tuple(each.policy for each in self.tables),
-            state=open_store(str(own)) if state is None else state.open(provided).store,
-        )
+_SHOWN_ROWS = 10
+_LOOKS_BACK = timedelta(days=31)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,6 +286,10 @@ class TableRun:
         """Records the run in the ledger of the policy file, if it names one. Returns the last rows
         of the table there.
         """
+        # Loads pyarrow, which loading definitions must not require.
+        from delta_maintenance.ledger.recording import Recorder
+        from delta_maintenance.ledger.rows import Origin
+
         policy = self.table.among
         if policy is None or policy.ledger is None:
             return {}
@@ -404,20 +298,21 @@ class TableRun:
         shared = nullcontext() if self.outbox is None else self.outbox.opened(provided)
         run = self.context.run
         by = run.tags.get(_PERSON) or f"run {run.run_id}"
+        origin = Origin(
+            done_by="dagster",
+            run_id=clock.new_id(),
+            link=f"/runs/{run.run_id}",
+            approved_by=dict.fromkeys(approved, by),
+        )
 
         def options() -> Mapping[str, str]:
             return storage.resolve(provided).storage_options(rule.storage, uri=rule.uri)
 
         try:
             with shared as state:
-                for warning in record_run(
-                    rule,
-                    result,
-                    storage_options=options,
-                    state=state.store if state is not None else None,
-                    link=f"/runs/{run.run_id}",
-                    approved_by=dict.fromkeys(approved, by),
-                ):
+                store = state.store if state is not None else None
+                recorder = Recorder.at(rule.uri, options, state=store)
+                for warning in recorder.record(result, origin):
                     self.context.log.warning(warning)
         except DeltaMaintenanceError as error:
             self.context.log.warning(f"the ledger was not written: {error}")
@@ -425,7 +320,7 @@ class TableRun:
             # Nothing is new there since the last run.
             return {}
         try:
-            rows = last_rows(rule, result.name, storage_options=options, prices=policy.prices)
+            rows = _last_rows(rule, result.name, storage_options=options, prices=policy.prices)
         except Exception as error:
             # The recorder has told why, or will.
             self.context.log.debug(f"the ledger was not read: {error}")
@@ -442,6 +337,31 @@ class TableRun:
         return tuple(
             plan if plan.id in known else replace(plan, asked_by=by, link=link) for plan in pending
         )
+
+
+def _last_rows(
+    rule: LedgerRule,
+    table: str,
+    *,
+    storage_options: Callable[[], Mapping[str, str]],
+    prices: Prices | None,
+) -> Sequence[Mapping[str, Any]]:
+    """Returns the newest rows of a table, the newest first; none if the store of the ledger failed
+    a short while ago. Raises the errors of the ledger.
+    """
+    from delta_maintenance.ledger.recording import is_unreachable
+    from delta_maintenance.ledger.summary import newest
+    from delta_maintenance.ledger.table import LedgerTable
+    from delta_maintenance.storage import open_store
+
+    if is_unreachable(rule.uri, None):
+        return ()
+    ledger = LedgerTable(open_store(rule.uri, storage_options()))
+    since = clock.now() - _LOOKS_BACK
+    rows: list[dict[str, Any]] = newest(
+        ledger, since=since, most=_SHOWN_ROWS, table=table, prices=prices
+    ).to_pylist()
+    return rows
 
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:

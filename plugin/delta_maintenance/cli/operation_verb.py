@@ -25,11 +25,10 @@ from delta_maintenance.cli.arguments import (
     key_value,
     open_table,
 )
-from delta_maintenance.cli.ledger_row import ledger_row
 from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.ledger.one_operation import OneOperation
+from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recorded
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
@@ -93,7 +92,18 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
     """Plans, and applies the plan unless this is a dry run."""
-    with ledger_row(record, arguments) as row:
+    deliver = delivering_to(
+        arguments.ledger,
+        done_by="cli",
+        options=lambda _: dict(arguments.storage_options),
+        warn=warn,
+    )
+    with recorded(
+        record,
+        deliver,
+        name=lambda: arguments.catalog_name or arguments.table,
+        plans=arguments.dry_run,
+    ) as row:
         _run(_Verb(record, arguments, row))
 
 

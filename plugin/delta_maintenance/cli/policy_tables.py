@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_verb
 from delta_maintenance.cli.output import warn
-from delta_maintenance.cli.policy_ledger import record, recorder_of
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.acknowledgements import Acknowledgement, Failure
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-    from delta_maintenance.policies.definition.storage import StorageRule
-    from delta_maintenance.policies.discovery import Discovery
+    from delta_maintenance.policies.discovery import Discovery, StorageOptions
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
     from delta_maintenance.table.read.table import Table
 
@@ -71,6 +70,18 @@ def add_policy_verb(
     return parser
 
 
+def storage_options_of(arguments: argparse.Namespace) -> StorageOptions:
+    """Returns what looks up the storage options of a rule; those of the command line take
+    precedence and replace a connection.
+    """
+    from delta_maintenance.policies.discovery import environment_options, resolved_options
+
+    given = dict(arguments.storage_options)
+    if not given:
+        return environment_options
+    return lambda rule: {**resolved_options(rule), **given}
+
+
 class PolicyTables:
     """The tables that a command line selects, with their stores and their stored state."""
 
@@ -81,17 +92,19 @@ class PolicyTables:
         from delta_maintenance.policies.definition.policy import load_policy
         from delta_maintenance.policies.discovery import Discovery, discover
 
-        self._given = dict(arguments.storage_options)
+        self.storage_options = storage_options_of(arguments)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
         is_dry_run = getattr(arguments, "dry_run", False)
         memory = CatalogMemory(self._state.store, writes=not is_dry_run) if self._state else None
         policy = self._policy = load_policy(arguments.config) if policy is None else policy
         state = self._state.store if self._state is not None else None
-        self._recorder = (
-            None
-            if policy.ledger is None
-            else recorder_of(policy.ledger, given=self._given, state=state)
-        )
+        self._recorder: Recorder | None = None
+        if (ledger := policy.ledger) is not None:
+            from delta_maintenance.ledger.recording import Recorder
+
+            self._recorder = Recorder.at(
+                ledger.uri, lambda: self.storage_options(ledger.storage), state=state
+            )
         self._discover = partial(
             discover,
             policy,
@@ -161,18 +174,14 @@ class PolicyTables:
 
     def record(self, result: RunResult, *, approved: Iterable[str]) -> None:
         """Records a run in the ledger of the policy, if it has one. Problems are warnings."""
-        if self._recorder is not None:
-            record(self._recorder, result, approved=approved)
+        if self._recorder is None:
+            return
+        from delta_maintenance.ledger.rows import Origin
 
-    def storage_options(self, rule: StorageRule) -> Mapping[str, str]:
-        """Returns the storage options of a rule; those of the command line take precedence and
-        replace a connection.
-        """
-        from delta_maintenance.policies.discovery import environment_options, resolved_options
-
-        if self._given:
-            return {**resolved_options(rule), **self._given}
-        return environment_options(rule)
+        by = _user()
+        approved_by = {} if by is None else dict.fromkeys(approved, by)
+        origin = Origin(done_by="cli", run_id=clock.new_id(), approved_by=approved_by)
+        warn(self._recorder.record(result, origin))
 
     @contextmanager
     def opened(self, table: PolicyTable) -> Iterator[Table]:
@@ -236,6 +245,14 @@ class PolicyTables:
         entry = state.load(uri, name=name) if state is not None else None
         known = entry.acknowledgement if isinstance(entry, AssessmentEntry) else None
         return known if known is not None and known.covers(failure, now=clock.now()) else None
+
+
+def _user() -> str | None:
+    """Returns the user of the operating system; None if it has no name, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        return None
 
 
 def _name_in(named: Mapping[str, PolicyTable], text: str) -> str:

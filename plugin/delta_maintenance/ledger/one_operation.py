@@ -145,21 +145,15 @@ def delivering_to(
     def deliver(result: RunResult) -> None:
         from delta_maintenance.ledger.recording import Recorder
         from delta_maintenance.ledger.rows import Origin
-        from delta_maintenance.ledger.table import LedgerTable
         from delta_maintenance.storage import open_store
-
-        def opened(at: str) -> Store:
-            return open_store(at, options(at))
 
         state_store = None
         if folder is not None:
             try:
-                state_store = opened(folder)
+                state_store = open_store(folder, options(folder))
             except DeltaMaintenanceError as error:
                 warn([f"the state folder cannot be used: {error}"])
-        recorder = Recorder(
-            open_ledger=lambda: LedgerTable(opened(address)), state=state_store, address=address
-        )
+        recorder = Recorder.at(address, lambda: options(address), state=state_store)
         origin = Origin(done_by=done_by, run_id=clock.new_id())
         warn(recorder.record(result, origin))
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cache
 from threading import RLock
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -32,7 +33,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.ledger.rows import SCHEMA, Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.models import RunResult
-from delta_maintenance.storage import Store
+from delta_maintenance.storage import Store, open_store
 
 FOLDER = "ledger"
 _MOST_BYTES = 16 << 20
@@ -87,6 +88,21 @@ class Recorder:
     each row makes a commit to maintain."""
     has_caught_up: bool = False
     """Whether the rows that earlier processes left have been delivered."""
+
+    @classmethod
+    def at(
+        cls,
+        address: str,
+        storage_options: Callable[[], Mapping[str, str] | None],
+        *,
+        state: Store | None,
+    ) -> Self:
+        """Returns a recorder for the ledger at an address, which is opened on first use."""
+        return cls(
+            open_ledger=cache(lambda: LedgerTable(open_store(address, storage_options()))),
+            state=state,
+            address=address,
+        )
 
     def record(self, result: RunResult, origin: Origin) -> list[str]:
         """Delivers the rows of a run, and those that earlier runs left. Returns warnings.

@@ -17,7 +17,7 @@ from delta_maintenance.cli.output import (
     size_text,
     warn,
 )
-from delta_maintenance.cli.policy_tables import PolicyTables
+from delta_maintenance.cli.policy_tables import PolicyTables, storage_options_of
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.durations import parse_duration
@@ -72,9 +72,10 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the newest operations, or the sums."""
-    from delta_maintenance.cli.policy_ledger import open_ledger
     from delta_maintenance.ledger import summary
+    from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.policies.definition.policy import load_policy
+    from delta_maintenance.storage import open_store
 
     policy = load_policy(arguments.config)
     if policy.ledger is None:
@@ -85,7 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     now = clock.now()
     since = _since(arguments.since, now=now)
-    ledger = open_ledger(policy.ledger, dict(arguments.storage_options))
+    options = storage_options_of(arguments)(policy.ledger.storage)
+    ledger = LedgerTable(open_store(policy.ledger.uri, options))
     status = _import(ledger, policy, arguments) if arguments.imports else 0
     try:
         if arguments.by is None:

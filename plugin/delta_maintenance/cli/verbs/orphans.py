@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import count_text, print_json, printable, say, size_text
+from delta_maintenance.cli.policy_tables import storage_options_of
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import instant_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.orphans import Orphan, Orphans
 
 
@@ -52,20 +52,12 @@ def add_parser(verbs: Verbs) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the report."""
     from delta_maintenance.policies.definition.policy import load_policy
-    from delta_maintenance.policies.discovery import environment_options, resolved_options
     from delta_maintenance.policies.orphans import find_orphans
 
-    connection_options = dict(arguments.storage_options)
-
-    def storage_options(rule: StorageRule) -> Mapping[str, str]:
-        return (
-            {**resolved_options(rule), **connection_options}
-            if connection_options
-            else environment_options(rule)
-        )
-
     orphans = find_orphans(
-        load_policy(arguments.config), arguments.under, storage_options=storage_options
+        load_policy(arguments.config),
+        arguments.under,
+        storage_options=storage_options_of(arguments),
     )
     if arguments.html is not None:
         _write_page(arguments.html, orphans)
