@@ -6,10 +6,10 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.address import Address, CatalogName, is_catalog_name
+from delta_maintenance.address import Address, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact
@@ -24,13 +24,12 @@ if TYPE_CHECKING:
 
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-    from delta_maintenance.policies.catalogs import CatalogMemory
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.definition.storage import StorageRule
-    from delta_maintenance.policies.discovery import Discovery, FailedSearches
     from delta_maintenance.policies.execute import SubmitToSpark
-    from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
+    from delta_maintenance.policies.models import AssessedOperation, RunResult
+    from delta_maintenance.policies.session import PolicySession
 
 
 @dataclass(frozen=True)
@@ -58,32 +57,19 @@ class PolicyWork:
             )
         return load_policy(path)
 
-    def discover(self, failures: FailedSearches | None = None) -> Discovery:
-        """Finds all tables of the policy, including those that its patterns match."""
-        from delta_maintenance.policies.discovery import discover
+    @cached_property
+    def session(self) -> PolicySession:
+        """The tables of the policy, which share the folder of the assessments."""
+        from delta_maintenance.policies.session import PolicySession
 
-        return discover(
-            self.policy, storage_options=_options_at, memory=self._memory, failures=failures
+        return PolicySession(
+            policy=self.policy, storage_options=_options_at, state=assessment_store().store
         )
 
     @cached_property
     def clones(self) -> PolicyClones:
         """The search for clones among all tables of the policy."""
-        from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import FailedSearches
-
-        return PolicyClones(
-            discover=partial(self.discover, FailedSearches()),
-            options_at=_options_at,
-            policies=(self.policy,),
-            state=assessment_store().store,
-        )
-
-    @cached_property
-    def _memory(self) -> CatalogMemory:
-        from delta_maintenance.policies.catalogs import CatalogMemory
-
-        return CatalogMemory(assessment_store().store)
+        return self.session.clones()
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
         """Returns a table with its rules, by address, or by its name in the policy or in one of the
@@ -91,7 +77,7 @@ class PolicyWork:
         """
         in_catalog = next((each for each in (name, uri) if each and is_catalog_name(each)), None)
         if in_catalog is not None:
-            return self._stated(self._table_in_catalog(in_catalog))
+            return self._stated(self.session.table_in_catalog(in_catalog))
         if uri is None or name is None:
             text = str(name if uri is None else uri)
             uri = self.policy.address_of(text) or uri
@@ -103,16 +89,6 @@ class PolicyWork:
         Address.parse(uri)
         return self._stated(self.policy.table_at(uri, name=name))
 
-    def _table_in_catalog(self, name: str) -> PolicyTable:
-        from delta_maintenance.policies.catalogs import table_named
-
-        return table_named(
-            self.policy,
-            CatalogName.parse(name),
-            storage_options=_options_at,
-            memory=self._memory,
-        )
-
     def kept(
         self,
         store: AssessmentStore,
@@ -122,7 +98,8 @@ class PolicyWork:
         approved_by: Mapping[str, str],
     ) -> AssessmentEntry | None:
         """Stores a run with the newest assessment of its table, and records it in the ledger."""
-        entry = store.keep(result.after or result.before or _nothing(result), result, link=link)
+        assert result.newest_assessment is not None, "a run assesses its table"
+        entry = store.keep(result.newest_assessment, result, link=link)
         record_run(self.policy.ledger, store, result, link=link, approved_by=approved_by)
         return entry
 
@@ -133,34 +110,6 @@ class PolicyWork:
         stated = PolicyHook(table.rules.storage).other_writers
         rules = table.rules.model_copy(update={"other_writers": stated})
         return table.model_copy(update={"rules": rules})
-
-
-def _nothing(result: RunResult) -> Assessment:
-    from delta_maintenance.policies.models import Assessment
-
-    return Assessment(
-        name=result.name,
-        uri=result.uri,
-        assessed_at=result.ended_at,
-        status="failed",
-        problem=result.problem,
-    )
-
-
-def entry_of(store: AssessmentStore, uri: str, name: str) -> AssessmentEntry | None:
-    """Returns the stored state of a table; None if it is missing or unreadable."""
-    from delta_maintenance.policies.assessments import AssessmentEntry
-
-    found = store.load(uri, name=name)
-    return found if isinstance(found, AssessmentEntry) else None
-
-
-def told_of(entry: AssessmentEntry | None) -> str | None:
-    """Returns the acknowledgement of the current failure of a table as one line."""
-    from delta_maintenance import clock
-
-    known = entry.acknowledged(now=clock.now()) if entry is not None else None
-    return str(known) if known is not None else None
 
 
 def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:

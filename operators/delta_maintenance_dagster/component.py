@@ -319,7 +319,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         try:
             found_tables = find_tables(
                 self._policy(),
-                lambda rule, uri: storage.storage_options(rule, uri=uri),
+                storage.storage_options,
                 known(self._last_state),
             )
         except Exception:

@@ -69,7 +69,7 @@ class NewTables:
             discovery = tables_of_catalog(
                 self._policy,
                 key,
-                storage_options=lambda rule, uri: storage.storage_options(rule, uri=uri),
+                storage_options=storage.storage_options,
                 memory=self._memory,
             )
             names = {each.name for each in discovery.tables if place_of(each.uri) not in places}

@@ -4,7 +4,7 @@
 
 import re
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import dagster as dg
@@ -43,7 +43,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         ),
     )
 
-    def storage_options(self, rule: "StorageRule", *, uri: str | None = None) -> dict[str, str]:
+    def storage_options(self, rule: "StorageRule", uri: str | None = None) -> dict[str, str]:
         """Returns the options for a store: these, overridden by those of the policy.
 
         With an address, options that only other stores have are omitted, because the tables of a
@@ -67,7 +67,7 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.policies.discovery import open_policy_table
 
-        return open_policy_table(table, partial(self.storage_options, uri=table.uri))
+        return open_policy_table(table, self.storage_options)
 
 
 R = TypeVar("R", bound=dg.ConfigurableResource[Any])

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import dagster as dg
 
-from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
@@ -41,14 +40,15 @@ class SharedState:
         one. `provided` are the resources of an execution. A folder that cannot be reached is a
         warning.
         """
+        from delta_maintenance.policies.entries import acknowledgement_text
+
         try:
             with self.opened(provided) as store:
                 entry = store.save(assessment, result)
         except DeltaMaintenanceError as error:
             log.warning(f"{assessment.name}: the outcome cannot be stored: {error}")
             return None
-        known = entry.acknowledged(now=clock.now())
-        return str(known) if known is not None else None
+        return acknowledgement_text(entry)
 
     @contextmanager
     def opened(self, provided: Any) -> Iterator[AssessmentStore]:

@@ -163,7 +163,7 @@ class TableRun:
 
     def evaluate_checks(self, finished: FinishedRun, thresholds: HealthThresholds) -> None:
         """Records the health checks: the table has just been assessed."""
-        latest = finished.result.after or finished.result.before
+        latest = finished.result.newest_assessment
         if latest is None:
             return
         judgements = judge(
@@ -253,7 +253,7 @@ class TableRun:
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
-        latest, told = result.after or result.before, None
+        latest, told = result.newest_assessment, None
         if self.state is not None and latest is not None:
             told = self.state.keep(self.context.resources, log, latest, result)
         history = self._record(result, approved)
@@ -368,7 +368,7 @@ def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingP
     """Returns the waiting plans after a run, without those of operations that are no longer due."""
     from delta_maintenance.policies.approval import pending_of
 
-    latest = result.after or result.before
+    latest = result.newest_assessment
     if result.status == "planned" or latest is None or latest.status == "failed":
         return tuple(before)
     due = {each.operation for each in latest.operations if each.status != "not-due"}

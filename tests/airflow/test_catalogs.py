@@ -205,7 +205,7 @@ def test_a_job_carries_the_address_and_no_credentials_to_a_cluster(
 def test_a_policy_reaches_its_catalog_through_the_connection(
     server: type[InMemoryCatalog], policy: Path, tmp_path: Path
 ) -> None:
-    (found,) = PolicyWork(str(policy)).discover().complete()
+    (found,) = PolicyWork(str(policy)).session.discover().complete()
     assert (found.name, found.owner, found.tags) == (NAME, "team-a", ("tier=gold",))
     assert server.opened[-1].options == {"token": "dapi-canary"}
     # A later task knows the table from the folder of the assessments.

@@ -50,7 +50,7 @@ def test_a_pattern_is_searched_through_the_connection_of_whichever_store(
     tables = [{"pattern": f"{root}/**", "storage": {"connection": "lake"}}]
     path.write_text(yaml.safe_dump({"version": 1, "tables": tables}))
     work = PolicyWork(str(path))
-    found = work.discover()
+    found = work.session.discover()
     assert [(each.name, each.uri) for each in found.tables] == [
         ("sales/orders", f"{root}/sales/orders")
     ]

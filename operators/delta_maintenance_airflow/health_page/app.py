@@ -356,7 +356,6 @@ def _environment() -> Environment:
         unfreed=partial(unfreed_texts, size_of=formats.size),
         within=_within,
         status_name=formats.status_name,
-        run_status=rows.run_status,
     )
     records = registry.policy_operations()
     environment.globals.update(

@@ -221,7 +221,7 @@ class TableRow:
             started = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
             return LastMaintenance(
                 what=", ".join(each.operation for each in started or self.run.outcomes),
-                result=run_status(self.run),
+                result=self.run.shown_status,
                 at=self.run.ended_at,
                 ours=True,
             )
@@ -292,11 +292,6 @@ def row_of(
         entry=entry,
         plans=plans,
     )
-
-
-def run_status(run: RunResult) -> str:
-    """Converts the status of a run to that of an assessment."""
-    return "needs-approval" if run.waits_for_approval else run.status
 
 
 def _status(entry: AssessmentEntry, plans: Sequence[WaitingPlan]) -> Status:

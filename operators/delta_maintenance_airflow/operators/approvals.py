@@ -22,7 +22,6 @@ from delta_maintenance_airflow.operators.questions import (
     require_other_person,
     require_shown,
 )
-from delta_maintenance_airflow.policy_work import entry_of
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.tasks import (
     as_flag,
@@ -268,7 +267,7 @@ def _pending(
     from delta_maintenance.policies.approval import put_off_operations
 
     with ThreadPoolExecutor(_READS_AT_ONCE) as pool:
-        entries = [e for e in pool.map(lambda table: entry_of(store, *table), tables) if e]
+        entries = [e for e in pool.map(lambda table: store.entry_of(*table), tables) if e]
     waiting = [
         plan
         for entry in entries

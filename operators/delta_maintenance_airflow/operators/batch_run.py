@@ -17,7 +17,7 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.lineage import LineageFacts
 from delta_maintenance_airflow.operators.batches import LEFT
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
-from delta_maintenance_airflow.policy_work import PolicyWork, entry_of
+from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.tasks import (
     as_flag,
@@ -125,9 +125,9 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             ended: list[Mapping[str, Any]] = []
             other_rows: list[Mapping[str, Any]] = []
             for table in self.tables:
-                entry = entry_of(store, table["uri"], table["name"])
-                (ended if entry is not None and entry.link == link else other_rows).append(table)
-        return [*ended, *other_rows[tries:], *other_rows[:tries]]
+                entry = store.entry_of(table["uri"], table["name"])
+                (ended if entry is not None and entry.link == link else others).append(table)
+        return [*ended, *others[tries:], *others[:tries]]
 
     def _one(self, context: Context) -> tuple[dict[str, Any], Exception | None]:
         """The attempt on one table, which was perhaps made by an earlier try of this task."""
@@ -148,7 +148,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
         if not earlier_tries(self, context):
             return None
         table = PolicyWork(self.policy).table(self.table.get("name"), self.table.get("uri"))
-        entry = entry_of(store, table.uri, table.name)
+        entry = store.entry_of(table.uri, table.name)
         run = entry.run if entry is not None and entry.link == link_to(context) else None
         if entry is None or run is None or (run.exit_status and run.retryable):
             return None

@@ -24,7 +24,7 @@ from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, cata
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.metrics import report
 from delta_maintenance_airflow.operators.batches import expected_work, row_alone
-from delta_maintenance_airflow.policy_work import PolicyWork, entry_of, submitter, told_of
+from delta_maintenance_airflow.policy_work import PolicyWork, submitter
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
@@ -212,7 +212,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             environment = self._environment(context, work, table, store)
             try:
                 result = self._patiently(
-                    lambda: self.work(table, environment, entry_of(store, table.uri, table.name))
+                    lambda: self.work(table, environment, store.entry_of(table.uri, table.name))
                 )
                 entry = work.kept(
                     store, result, link=link_to(context), approved_by=self.approvers()
@@ -307,9 +307,11 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     def _facts_of_run(
         self, context: Context, result: RunResult, entry: AssessmentEntry | None
     ) -> tuple[dict[str, Any], Exception | None]:
+        from delta_maintenance.policies.entries import acknowledgement_text
+
         catalog_name = catalog_name_in(result.name)
         shown = catalog_name or result.uri
-        told = told_of(entry) if result.exit_status and self.is_scheduled else None
+        told = acknowledgement_text(entry) if result.exit_status and self.is_scheduled else None
         failed = logging.ERROR if told is None else logging.WARNING
         if not as_flag(self.plan_only):
             report(result)
@@ -324,9 +326,9 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             {
                 "name": result.name,
                 "uri": result.uri,
-                "status": "needs-approval" if result.waits_for_approval else result.status,
+                "status": result.shown_status,
                 "operations": [f"{each.operation}: {each.status}" for each in result.outcomes],
-                "version": _version(result.after or result.before),
+                "version": _version(result.newest_assessment),
                 "problem": result.problem,
                 **({} if told is None else {"acknowledged": told}),
                 **self.facts(result),
@@ -362,10 +364,13 @@ def _assessed(
     """Assesses a table and saves the result. Returns it with the entry that was saved before, and
     the acknowledgement of the failure, if there is one.
     """
-    known = entry_of(store, entry["uri"], entry.get("name") or entry["uri"])
+    from delta_maintenance.policies.entries import acknowledgement_text
+
+    known = store.entry_of(entry["uri"], entry.get("name") or entry["uri"])
     assessment = _assess_one(work, entry, known)
     saved = store.keep(assessment, link=link)
-    return assessment, known, told_of(saved) if assessment.status == "failed" else None
+    told = acknowledgement_text(saved) if assessment.status == "failed" else None
+    return assessment, known, told
 
 
 def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:

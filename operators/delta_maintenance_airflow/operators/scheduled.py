@@ -11,7 +11,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.operators.batches import LEFT, BatchLimits, batched
-from delta_maintenance_airflow.policy_work import PolicyWork, entry_of, told_of
+from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store, max_map_length
 from delta_maintenance_airflow.tasks import (
     flattened,
@@ -77,9 +77,10 @@ class DeltaFindTablesOperator(BaseOperator):
             ti.xcom_push(key=FOUND, value={"skipped": reason})
             raise AirflowSkipException(reason)
         from delta_maintenance import clock
+        from delta_maintenance.policies.entries import acknowledgement_text
 
         with retrying_only_what_may_pass():
-            discovery = PolicyWork(self.policy).discover()
+            found = PolicyWork(self.policy).session.discover()
             store = assessment_store()
             failures = discovery.keep_failures(store, now=clock.now())
             saved_at = store.saved_at()
@@ -89,9 +90,9 @@ class DeltaFindTablesOperator(BaseOperator):
             self.log.info("%s", line)
         unlisted = [
             {
-                "name": failure.name,
-                "problem": failure.problem,
-                "acknowledged": told_of(entry_of(store, failure.uri, failure.name)),
+                "name": each.name,
+                "problem": each.problem,
+                "acknowledged": acknowledgement_text(store.entry_of(each.uri, each.name)),
             }
             for failure in failures
         ]

@@ -103,7 +103,6 @@ def _review(
     """Returns the tables with whose versions runs have dealt, and those to announce again."""
     # Imported here because both load PyArrow, which would slow down Dag parsing.
     from delta_maintenance.operations.watch import repeat_after
-    from delta_maintenance_airflow.policy_work import entry_of
 
     maintained, repeated = set[str](), set[str]()
     store = assessment_store()
@@ -114,7 +113,7 @@ def _review(
             return maintained, repeated
         is_quiet = now - written_at >= repeat_after(timedelta())
         for name, announced in announcements.items():
-            entry = entry_of(store, uris[name], name)
+            entry = store.entry_of(uris[name], name)
             run = entry.maintained if entry is not None else None
             position = announced.position
             if run is not None and run.covers(

@@ -36,7 +36,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     from delta_maintenance.policies.entries import PastRun, gained
 
     before = result.before.health if result.before is not None else None
-    latest = result.after or result.before
+    latest = result.newest_assessment
     after = latest.health if latest is not None else None
     blocked = pending and result.status in ("done", "nothing-due", "blocked")
     facts: Metadata = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import getpass
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -16,11 +15,12 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from delta_maintenance.operations.health import TableHealth
-    from delta_maintenance.policies.acknowledgements import Acknowledgement, Failure
+    from delta_maintenance.policies.acknowledgements import Acknowledgement
+    from delta_maintenance.policies.assessments import AssessmentEntry
+    from delta_maintenance.policies.catalogs import OptionsAt
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-    from delta_maintenance.policies.discovery import Discovery, StorageOptions
+    from delta_maintenance.policies.discovery import Discovery
     from delta_maintenance.policies.models import Assessment, LastRun, RunResult
     from delta_maintenance.table.read.table import Table
 
@@ -70,7 +70,7 @@ def add_policy_verb(
     return parser
 
 
-def storage_options_of(arguments: argparse.Namespace) -> StorageOptions:
+def storage_options_of(arguments: argparse.Namespace) -> OptionsAt:
     """Returns what looks up the storage options of a rule; those of the command line take
     precedence and replace a connection.
     """
@@ -79,55 +79,48 @@ def storage_options_of(arguments: argparse.Namespace) -> StorageOptions:
     given = dict(arguments.storage_options)
     if not given:
         return environment_options
-    return lambda rule: {**resolved_options(rule), **given}
+    return lambda rule, _: {**resolved_options(rule), **given}
 
 
 class PolicyTables:
     """The tables that a command line selects, with their stores and their stored state."""
 
     def __init__(self, arguments: argparse.Namespace, policy: Policy | None = None) -> None:
-        from delta_maintenance.address import CatalogName, is_catalog_name
+        from delta_maintenance.address import is_catalog_name
         from delta_maintenance.policies.assessments import AssessmentStore
-        from delta_maintenance.policies.catalogs import CatalogMemory, table_named
         from delta_maintenance.policies.definition.policy import load_policy
-        from delta_maintenance.policies.discovery import Discovery, discover
+        from delta_maintenance.policies.discovery import Discovery
+        from delta_maintenance.policies.session import PolicySession
 
-        self.storage_options = storage_options_of(arguments)
         self._state = AssessmentStore(arguments.state) if arguments.state is not None else None
-        is_dry_run = getattr(arguments, "dry_run", False)
-        memory = CatalogMemory(self._state.store, writes=not is_dry_run) if self._state else None
-        policy = self._policy = load_policy(arguments.config) if policy is None else policy
-        state = self._state.store if self._state is not None else None
+        policy = load_policy(arguments.config) if policy is None else policy
+        self.session = session = PolicySession(
+            policy=policy,
+            storage_options=storage_options_of(arguments),
+            state=self._state.store if self._state is not None else None,
+            writes=not getattr(arguments, "dry_run", False),
+        )
         self._recorder: Recorder | None = None
         if (ledger := policy.ledger) is not None:
             from delta_maintenance.ledger.recording import Recorder
 
             self._recorder = Recorder.at(
-                ledger.uri, lambda: self.storage_options(ledger.storage), state=state
+                ledger.uri,
+                lambda: session.storage_options(ledger.storage, ledger.uri),
+                state=session.state,
             )
-        self._discover = partial(
-            discover,
-            policy,
-            storage_options=lambda rule, _: self.storage_options(rule),
-            memory=memory,
-        )
         self._has_all = False
         self.found = Discovery(policy.named_tables)
         named = {table.name: table for table in policy.named_tables}
-        for text in (each for each in arguments.names if each not in named):
-            if is_catalog_name(text):
+        for text in arguments.names:
+            if text not in named and is_catalog_name(text):
                 # One request, in place of a listing of everything.
-                named[text] = table_named(
-                    policy,
-                    CatalogName.parse(text),
-                    storage_options=lambda rule, _: self.storage_options(rule),
-                    memory=memory,
-                )
+                named[text] = session.table_in_catalog(text)
         self.unlisted: tuple[Assessment, ...] = ()
         """The patterns, and the parts of catalogs, that could not be listed, each as a failed
         assessment."""
         if not arguments.names or any(_name_in(named, e) not in named for e in arguments.names):
-            self.found = found = self._discover()
+            self.found = found = session.discover()
             self._has_all = True
             named = {table.name: table for table in found.tables}
             missing = {_name_in(named, text) for text in arguments.names} - named.keys()
@@ -155,22 +148,9 @@ class PolicyTables:
                 warn([f"the failed patterns cannot be stored: {error}"])
         return tuple(failed.assessment(now=now) for failed in found.unlisted)
 
-    def clones(self, *, dry_run: bool) -> PolicyClones:
-        """Returns the search for clones among all tables of the policy, also unselected ones.
-
-        A dry run remembers nothing.
-        """
-        from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import FailedSearches
-
-        return PolicyClones(
-            discover=partial(self._discover, failures=FailedSearches(self.found.unlisted)),
-            options_at=lambda rule, _: self.storage_options(rule),
-            policies=(self._policy,),
-            discovered=self.found if self._has_all else None,
-            state=self._state.store if self._state is not None else None,
-            writes=not dry_run,
-        )
+    def clones(self) -> PolicyClones:
+        """Returns the search for clones among all tables of the policy, also unselected ones."""
+        return self.session.clones(self.found if self._has_all else None)
 
     def record(self, result: RunResult, *, approved: Iterable[str]) -> None:
         """Records a run in the ledger of the policy, if it has one. Problems are warnings."""
@@ -188,7 +168,7 @@ class PolicyTables:
         """Opens the table for the duration of the block. Reads nothing yet."""
         from delta_maintenance.policies.discovery import open_policy_table
 
-        opened = open_policy_table(table, self.storage_options)
+        opened = open_policy_table(table, self.session.storage_options)
         try:
             yield opened
         finally:
@@ -206,25 +186,27 @@ class PolicyTables:
 
         now = clock.now()
         try:
-            last_runs, previous = self.known(table)
+            entry = self._entry_of(table.uri, table.name)
             with self.opened(table) as opened:
                 assessment = assess_table(
-                    opened, table, now=now, last_runs=last_runs, previous=previous
+                    opened,
+                    table,
+                    now=now,
+                    last_runs=entry.last_runs if entry is not None else (),
+                    previous=entry.assessment.health if entry is not None else None,
                 )
         except Exception as error:
             assessment = failed_assessment(table, failure_of(error, where=table.name), now=now)
         self.keep(assessment)
         return assessment
 
-    def known(self, table: PolicyTable) -> tuple[tuple[LastRun, ...], TableHealth | None]:
-        """Returns the stored state of a table: the last runs, and its last health."""
-        from delta_maintenance.policies.assessments import AssessmentEntry
+    def last_runs(self, table: PolicyTable) -> tuple[LastRun, ...]:
+        """Returns the stored last runs on a table."""
+        entry = self._entry_of(table.uri, table.name)
+        return entry.last_runs if entry is not None else ()
 
-        state = self._state
-        entry = state.load(table.uri, name=table.name) if state is not None else None
-        if not isinstance(entry, AssessmentEntry):
-            return (), None
-        return entry.last_runs, entry.assessment.health
+    def _entry_of(self, uri: str, name: str) -> AssessmentEntry | None:
+        return self._state.entry_of(uri, name) if self._state is not None else None
 
     def keep(self, assessment: Assessment, result: RunResult | None = None) -> None:
         """Stores the last runs for the next call. A failure does not undo completed work."""
@@ -235,16 +217,26 @@ class PolicyTables:
         except DeltaMaintenanceError as error:
             warn([f"{assessment.name}: the outcome cannot be stored: {error}"])
 
-    def acknowledgement(
-        self, uri: str, name: str, failure: Failure | None
-    ) -> Acknowledgement | None:
-        """Returns the stored acknowledgement that covers the failure of a table or a pattern."""
-        from delta_maintenance.policies.assessments import AssessmentEntry
+    def acknowledgements(
+        self, failures: Iterable[tuple[Assessment | None, RunResult | None]]
+    ) -> dict[str, Acknowledgement]:
+        """Returns the stored acknowledgements of the failures of tables and of patterns, by name.
 
-        state = self._state if failure is not None else None
-        entry = state.load(uri, name=name) if state is not None else None
-        known = entry.acknowledgement if isinstance(entry, AssessmentEntry) else None
-        return known if known is not None and known.covers(failure, now=clock.now()) else None
+        A failure is an assessment, and the run after it, if there was one.
+        """
+        from delta_maintenance.policies.acknowledgements import current_failure
+
+        acknowledgements = {}
+        for assessment, run in failures:
+            assert assessment is not None, "a failed run has an assessment"
+            failure = current_failure(assessment, run)
+            if failure is None or self._state is None:
+                continue
+            entry = self._entry_of(assessment.uri, assessment.name)
+            known = entry.acknowledgement if entry is not None else None
+            if known is not None and known.covers(failure, now=clock.now()):
+                acknowledgements[assessment.name] = known
+        return acknowledgements
 
 
 def _user() -> str | None:

@@ -67,7 +67,7 @@ class AssessmentStore:
         `link` is the address of the task that made the run, or else the assessment. The state of
         another table that was at the address before is dropped.
         """
-        known = self._entry(assessment.uri, assessment.name)
+        known = self.entry_of(assessment.uri, assessment.name)
         if known is not None and known.is_of_another(assessment):
             known = None
         if known is not None and is_address(assessment.name) and not is_address(known.name):
@@ -112,7 +112,7 @@ class AssessmentStore:
 
     def open_question(self, plan: PendingPlan) -> None:
         """Stores a plan about which a question was opened, in place of the same plan before."""
-        entry = self._entry(plan.uri, plan.name)
+        entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
             others = (each for each in entry.pending if each.key != plan.key)
             self._put(replace(entry, pending=(*others, plan)))
@@ -121,7 +121,7 @@ class AssessmentStore:
         """Stores that the question about a plan is closed: a plan that was requested is no longer
         kept; another one waits for its run, or else for the next question.
         """
-        entry = self._entry(plan.uri, plan.name)
+        entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
             pending = (
                 each.unasked(approved_at) if each.key == plan.key else each
@@ -132,7 +132,7 @@ class AssessmentStore:
 
     def put_off(self, plan: PendingPlan, *answers: PutOff) -> None:
         """Stores snoozed operations on the table of a plan."""
-        entry = self._entry(plan.uri, plan.name)
+        entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
             kept = {each.operation: each for each in (*entry.put_off, *answers)}
             self._put(replace(entry, put_off=tuple(kept.values())))
@@ -149,7 +149,7 @@ class AssessmentStore:
         named = self.named(name)
         uri = named.assessment.uri if isinstance(named, AssessmentEntry) else name
         for _ in range(_TURNS):
-            entry = self._entry(uri, name)
+            entry = self.entry_of(uri, name)
             if entry is None:
                 raise InvalidRequestError(
                     f"{name[:200]!r} was never assessed in {self.uri}",
@@ -157,12 +157,15 @@ class AssessmentStore:
                 )
             entry = replace(entry, acknowledgement=make(entry))
             self._put(entry)
-            found = self._entry(uri, name)
+            found = self.entry_of(uri, name)
             if found is not None and found.acknowledgement == entry.acknowledgement:
                 return found
         raise IncompleteError(f"the entry of {name[:200]!r} is replaced all the time")
 
-    def _entry(self, uri: str, name: str) -> AssessmentEntry | None:
+    def entry_of(self, uri: str, name: str) -> AssessmentEntry | None:
+        """The state of a table or of the pattern with a name; None if it is missing or unreadable.
+        Raises errors of the store.
+        """
         found = self.load(uri, name=name)
         return found if isinstance(found, AssessmentEntry) else None
 

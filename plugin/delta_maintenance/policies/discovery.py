@@ -46,12 +46,26 @@ not asked again."""
 _SHOWN = 20
 """The duplicates that are named; more are counted."""
 
-StorageOptions = Callable[[StorageRule], Mapping[str, str]]
-"""Returns the storage options that a rule refers to."""
+
+def environment_options(rule: StorageRule, address: str | None = None) -> dict[str, str]:
+    """Returns the options of a rule, with references to the environment resolved, for the store at
+    any address.
+
+    Raises `InvalidRequestError` for an unset variable, and for a connection, because only
+    orchestrators have connections.
+    """
+    connection = rule.connection or rule.catalog_connection
+    if connection is not None:
+        raise InvalidRequestError(
+            f"only an orchestrator can resolve the connection {connection!r}",
+            remedy="run the policy in an orchestrator, or give storage options in the policy",
+        )
+    return resolved_options(rule)
 
 
-def _environment_options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
-    return environment_options(rule)
+def resolved_options(rule: StorageRule) -> dict[str, str]:
+    """Returns only the options of a rule, for callers that resolve its connection."""
+    return {name: resolve(value, os.environ) for name, value in rule.options.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +179,7 @@ class Discovery:
 def discover(
     policy: Policy,
     *,
-    storage_options: OptionsAt = _environment_options_at,
+    storage_options: OptionsAt = environment_options,
     memory: CatalogMemory | None = None,
     parallel: int = PARALLEL,
     pauses: Sequence[float] = (2.0, 8.0),
@@ -400,33 +414,8 @@ class _Search:
         return self._pattern.leads_on(folder) and not self._entry.excludes(self.uri(folder))
 
 
-def environment_options(
-    rule: StorageRule, environment: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Returns the options of a rule, with references to the environment resolved.
-
-    Raises `InvalidRequestError` for an unset variable, and for a connection, because only
-    orchestrators have connections.
-    """
-    connection = rule.connection or rule.catalog_connection
-    if connection is not None:
-        raise InvalidRequestError(
-            f"only an orchestrator can resolve the connection {connection!r}",
-            remedy="run the policy in an orchestrator, or give storage options in the policy",
-        )
-    return resolved_options(rule, environment)
-
-
-def resolved_options(
-    rule: StorageRule, environment: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Returns only the options of a rule, for callers that resolve its connection."""
-    values = os.environ if environment is None else environment
-    return {name: resolve(value, values) for name, value in rule.options.items()}
-
-
 def open_policy_table(
-    table: PolicyTable, storage_options: StorageOptions = environment_options
+    table: PolicyTable, storage_options: OptionsAt = environment_options
 ) -> Table:
     """Opens the table at its address. Nothing is read yet."""
-    return open_table(table.uri, storage_options(table.rules.storage))
+    return open_table(table.uri, storage_options(table.rules.storage, table.uri))

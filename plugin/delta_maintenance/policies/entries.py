@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from delta_maintenance import clock
 from delta_maintenance.address import is_catalog_name
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.freed import Freed, freed_bytes
@@ -79,7 +80,7 @@ class PastRun(Record):
         return cls(
             at=run.started_at,
             seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
-            status="needs-approval" if run.waits_for_approval else run.status,
+            status=run.shown_status,
             operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
             problem=run.problem[:300] if run.problem is not None else None,
             link=link,
@@ -165,6 +166,12 @@ class AssessmentEntry(Record):
         """Whether an assessment found another table at the address: its metadata has another ID."""
         known, now = self.health, assessment.health
         return known is not None and now is not None and known.table_id != now.table_id
+
+
+def acknowledgement_text(entry: AssessmentEntry | None) -> str | None:
+    """Returns the acknowledgement of the current failure of a table as one line."""
+    known = entry.acknowledged(now=clock.now()) if entry is not None else None
+    return str(known) if known is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,16 @@ class RunResult(Record):
     """None for plans, for operations on demand, and for failures that may pass."""
 
     @property
+    def newest_assessment(self) -> Assessment | None:
+        """The assessment after the run, or else the one before; None in a stored entry."""
+        return self.after or self.before
+
+    @property
+    def shown_status(self) -> str:
+        """The status, or `needs-approval` if the run only waits for approvals."""
+        return "needs-approval" if self.waits_for_approval else self.status
+
+    @property
     def waits_for_approval(self) -> bool:
         """Whether missing approvals are the only reason why nothing was run."""
         waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)

@@ -20,11 +20,11 @@ from delta_maintenance.errors import (
     failure_of,
 )
 from delta_maintenance.operations.holds.references import folders_of, overlap
+from delta_maintenance.policies.catalogs import OptionsAt
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
 from delta_maintenance.policies.discovery import (
     Discovery,
-    StorageOptions,
     discover,
     environment_options,
     open_policy_table,
@@ -103,7 +103,7 @@ def find_orphans(
     policy: Policy,
     under: Sequence[str],
     *,
-    storage_options: StorageOptions = environment_options,
+    storage_options: OptionsAt = environment_options,
     now: datetime | None = None,
 ) -> Orphans:
     """Searches folders for tables that neither a catalog of the policy nor the policy names.
@@ -113,9 +113,7 @@ def find_orphans(
     table refers to. Reads the logs of known tables only if there are unknown ones. Nothing is
     written.
     """
-    found = discover(
-        _asking_for_everything(policy), storage_options=lambda rule, _: storage_options(rule)
-    )
+    found = discover(_asking_for_everything(policy), storage_options=storage_options)
     failures = [Failure(where=each.pattern, error=each.error) for each in found.unread]
     # A caller without rights gets an empty list, and every table would seem to be an orphan.
     no_rights = CatalogError("the catalog lists no table", remedy="grant the right to list tables")
@@ -176,8 +174,8 @@ def _asking_for_everything(policy: Policy) -> Policy:
     )
 
 
-def _options_at(policy: Policy, folder: str, storage_options: StorageOptions) -> Mapping[str, str]:
-    return storage_options(policy.table_at(folder).rules.storage)
+def _options_at(policy: Policy, folder: str, storage_options: OptionsAt) -> Mapping[str, str]:
+    return storage_options(policy.table_at(folder).rules.storage, folder)
 
 
 def _tables_below(folder: str, options: Mapping[str, str]) -> list[str]:
@@ -228,7 +226,7 @@ def _place(uri: str) -> tuple[str, ...]:
 def _references(
     tables: Sequence[PolicyTable],
     roots: Sequence[str],
-    storage_options: StorageOptions,
+    storage_options: OptionsAt,
     *,
     now: datetime,
 ) -> tuple[dict[str, set[str]], list[Failure]]:

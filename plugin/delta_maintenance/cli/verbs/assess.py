@@ -69,11 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     warn(tables.found.warnings())
     assessments = tables.assessments()
     failed = [assessment for assessment in assessments if assessment.status == "failed"]
-    acknowledged = {
-        assessment.name: acknowledgement
-        for assessment in failed
-        if (acknowledgement := _acknowledgement_of(tables, assessment))
-    }
+    acknowledged = tables.acknowledgements([(assessment, None) for assessment in failed])
     chosen = _chosen(assessments, arguments)
     if arguments.json:
         print_json([assessment.to_json() for assessment in chosen])
@@ -116,14 +112,6 @@ def worst(
         if acknowledgement is None:
             statuses.add(status)
     return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
-
-
-def _acknowledgement_of(tables: PolicyTables, assessment: Assessment) -> Acknowledgement | None:
-    from delta_maintenance.policies.acknowledgements import current_failure
-
-    return tables.acknowledgement(
-        assessment.uri, assessment.name, current_failure(assessment, None)
-    )
 
 
 def _chosen(

@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     now = clock.now()
     since = _since(arguments.since, now=now)
-    options = storage_options_of(arguments)(policy.ledger.storage)
+    options = storage_options_of(arguments)(policy.ledger.storage, policy.ledger.uri)
     ledger = LedgerTable(open_store(policy.ledger.uri, options))
     status = _import(ledger, policy, arguments) if arguments.imports else 0
     try:

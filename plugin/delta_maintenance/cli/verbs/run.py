@@ -86,11 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
         results = work_side_by_side(table_work.run, tables.tables)
     results += [_result_of_unlisted(assessment) for assessment in tables.unlisted]
     failed = [result for result in results if result.exit_status]
-    acknowledged = {
-        result.name: acknowledgement
-        for result in failed
-        if (acknowledgement := _acknowledgement_of(tables, result))
-    }
+    acknowledged = tables.acknowledgements(
+        [(result.newest_assessment, result) for result in failed]
+    )
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
@@ -142,7 +140,7 @@ class _Work:
         self._arguments = arguments
         self._plans = plans
         self._progress = progress
-        self._clones = tables.clones(dry_run=arguments.dry_run)
+        self._clones = tables.clones()
         self._turns = Turns()
         self._spark = threading.Lock()
 
@@ -159,7 +157,7 @@ class _Work:
         last_runs: Sequence[LastRun] = ()
         is_only = len(tables.tables) == 1
         try:
-            last_runs, _ = tables.known(table)
+            last_runs = tables.last_runs(table)
             with tables.opened(table) as opened:
                 result = run(
                     opened,
@@ -178,9 +176,8 @@ class _Work:
             failure = failure_of(error, where=table.name)
             result = failed_run(table, failure, now=started, last_runs=last_runs)
         if not arguments.dry_run:
-            latest = result.after or result.before
-            if latest is not None:
-                tables.keep(latest, result)
+            if result.newest_assessment is not None:
+                tables.keep(result.newest_assessment, result)
             tables.record(
                 result, approved=[*arguments.approve, *(plan.operation for plan in plans)]
             )
@@ -198,7 +195,9 @@ class _Work:
         spark = table.rules.spark
         job = argparse.Namespace(
             table=table.uri,
-            storage_options=list(self._tables.storage_options(table.rules.storage).items()),
+            storage_options=list(
+                self._tables.session.storage_options(table.rules.storage, table.uri).items()
+            ),
             spark_conf=[*spark.conf.items(), *self._arguments.spark_conf],
             master=self._arguments.master or spark.master,
             verbose=self._arguments.verbose,
@@ -214,15 +213,7 @@ class _Work:
             return run_spark_job(operation.operation, requested, job)
 
 
-def _acknowledgement_of(tables: PolicyTables, result: RunResult) -> Acknowledgement | None:
-    from delta_maintenance.policies.acknowledgements import current_failure
-
-    latest = result.after or result.before
-    assert latest is not None, "a failed run has an assessment"
-    return tables.acknowledgement(result.uri, result.name, current_failure(latest, result))
-
-
-def _result_of_unlisted(pattern: Assessment) -> RunResult:
+def _unlisted(pattern: Assessment) -> RunResult:
     from delta_maintenance.policies.run import result_of_failure
 
     return result_of_failure(pattern)
@@ -261,11 +252,7 @@ def _sums(
     from delta_maintenance.policies.entries import PastRun, gained
 
     statuses = Counter(
-        "acknowledged"
-        if result.name in acknowledged
-        else "needs approval"
-        if result.waits_for_approval
-        else result.status.replace("-", " ")
+        "acknowledged" if result.name in acknowledged else result.shown_status.replace("-", " ")
         for result in results
     )
     counts = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
