@@ -107,21 +107,23 @@ def current_failure(assessment: Assessment, run: RunResult | None) -> Failure | 
 
 
 def still_acknowledged(
-    known: Acknowledgement | None, assessment: Assessment, run: RunResult | None
+    acknowledgement: Acknowledgement | None, assessment: Assessment, run: RunResult | None
 ) -> Acknowledgement | None:
     """Returns an acknowledgement for the next entry of a table; None once it has ended, or the
     table is well.
 
     Another failure does not end it: while the store is down, nobody knows about the table.
     """
-    if known is None or (known.until is not None and known.until <= assessment.assessed_at):
+    if acknowledgement is None or (
+        acknowledgement.until is not None and acknowledgement.until <= assessment.assessed_at
+    ):
         return None
     if assessment.status == "failed":
-        return known
-    step = known.failure.step
+        return acknowledgement
+    step = acknowledgement.failure.step
     outcomes = run.outcomes if run is not None else ()
     done = any(e.operation == step and e.status in ("done", "nothing-to-do") for e in outcomes)
-    return None if done or not _is_wanted(assessment, step) else known
+    return None if done or not _is_wanted(assessment, step) else acknowledgement
 
 
 def acknowledged(

@@ -109,8 +109,8 @@ class ApprovedPlan(Record):
             )
         limits: dict[str, int] = {}
         for option in record.bounds:
-            own, most = getattr(options, option), self.at_most.get(option, 0)
-            limits[option] = most if own is None else min(own, most)
+            requested, allowed = getattr(options, option), self.at_most.get(option, 0)
+            limits[option] = allowed if requested is None else min(requested, allowed)
         changes: dict[str, Any] = {**limits}
         if self.held and has_field(options, "holders"):
             changes["holders"] = options.holders.as_planned(self.held)  # type: ignore[attr-defined]
@@ -138,8 +138,8 @@ class ApprovedPlan(Record):
             self._require_effect(plan, options)
 
     def _require_table(self, plan: PlanDocument, table_id: str | None) -> None:
-        found = _absolute(plan.table)
-        if found != self.table:
+        address = _absolute(plan.table)
+        if address != self.table:
             raise _refused(plan, f"the approved plan is for another table, {self.table}")
         if self.table_id is None or self.options is None:
             raise _refused(
@@ -155,17 +155,18 @@ class ApprovedPlan(Record):
             )
 
     def _require_effect(self, plan: PlanDocument, options: Record) -> None:
-        asked = _differences(self.options or {}, _options(options.to_json()))
-        if asked:
+        differences = _differences(self.options or {}, _options(options.to_json()))
+        if differences:
             raise _refused(
-                plan, f"{self.operation} now has other options than the approved ones: {asked}"
+                plan,
+                f"{self.operation} now has other options than the approved ones: {differences}",
             )
         record = find(self.operation)
         amounts = {option: getattr(plan, name) for option, name in record.bounds.items()}
         differs = _differences(self.effect, _effect(record, plan)) or "; ".join(
-            f"{record.bounds[option]} {amount} instead of at most {most}"
+            f"{record.bounds[option]} {amount} instead of at most {allowed}"
             for option, amount in amounts.items()
-            if amount > (most := self.at_most.get(option, 0))
+            if amount > (allowed := self.at_most.get(option, 0))
         )
         if differs:
             raise _refused(
@@ -197,8 +198,8 @@ def as_of(options: Record, instant: datetime) -> Record:
     """Returns options with which an operation ignores what expires or is added after an instant."""
     if not has_field(options, "as_of"):
         return options
-    own = options.as_of  # type: ignore[attr-defined]  # see has_field
-    earlier = instant if own is None else min(own, instant)
+    requested = options.as_of  # type: ignore[attr-defined]  # see has_field
+    earlier = instant if requested is None else min(requested, instant)
     return replace(options, as_of=earlier)  # type: ignore[call-arg]
 
 
@@ -352,16 +353,16 @@ def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[Pend
 
     `before` are the plans that were waiting before the run.
     """
-    earlier = {each.operation: each for each in before if not each.requested}
-    new = {plan.operation: plan for plan in _planned(run, earlier)}
+    earlier = {plan.operation: plan for plan in before if not plan.requested}
+    new_plans = {plan.operation: plan for plan in _planned(run, earlier)}
     still = ("needs-approval", "planned")
-    ended = {each.operation for each in run.outcomes if each.status not in still}
-    kept = (
-        each
-        for each in before
-        if each.requested or (each.operation not in new and each.operation not in ended)
+    ended = {outcome.operation for outcome in run.outcomes if outcome.status not in still}
+    earlier_plans = (
+        plan
+        for plan in before
+        if plan.requested or (plan.operation not in new_plans and plan.operation not in ended)
     )
-    return (*new.values(), *kept)
+    return (*new_plans.values(), *earlier_plans)
 
 
 def waiting_texts(pending: Sequence[PendingPlan]) -> Iterator[str]:
@@ -378,13 +379,13 @@ def still_asked(
     pending: Sequence[PendingPlan], put_off: Sequence[PutOff], *, now: datetime
 ) -> frozenset[str]:
     """Returns the operations that are not planned again now, because they wait for an approval."""
-    fresh = {each.operation for each in pending if each.is_fresh(now)}
+    fresh = {plan.operation for plan in pending if plan.is_fresh(now)}
     return frozenset(fresh | put_off_operations(put_off, now=now))
 
 
 def put_off_operations(put_off: Sequence[PutOff], *, now: datetime) -> set[str]:
     """Returns the operations that are snoozed beyond `now`."""
-    return {each.operation for each in put_off if each.until > now}
+    return {answer.operation for answer in put_off if answer.until > now}
 
 
 def plan_to_approve(

@@ -119,13 +119,13 @@ def assess_table(
         return failed_assessment(policy_table, failure, now=now)
 
 
-def _left_alone(table: PolicyTable, why: str, *, now: datetime) -> Assessment:
+def _left_alone(table: PolicyTable, reason: str, *, now: datetime) -> Assessment:
     return Assessment(
         name=table.name,
         uri=table.uri,
         assessed_at=now,
         status="nothing-due",
-        notes=(why,),
+        notes=(reason,),
     )
 
 
@@ -175,7 +175,7 @@ def assess(
         memory=memory,
     )
     operations = tuple(assessed_operations(snapshot, health, rules, now=now, last_runs=runs))
-    statuses = {each.status for each in operations}
+    statuses = {operation.status for operation in operations}
     return Assessment(
         name=table.name,
         uri=table.uri,
@@ -210,16 +210,22 @@ def _held(
     Only a plan counts files, so the numbers are those of the last runs. A kept version that has
     ended or was released since, and a reader that the policy no longer names, hold nothing.
     """
-    kept = (HeldBack.of_version(each) for each in (*holders.keep, *health.kept_versions))
-    found = {each.holder: each for each in kept if each.until is None or each.until > now}
-    readers = {f"{each.kind} {each.name}" for each in holders.readers}
-    for each in (held for run in last_runs for held in run.held):
-        known = found.get(each.holder)
-        if known is not None:
-            found[each.holder] = known.and_files_of(each)
-        elif each.holder in readers or each.first_version is None:
-            found[each.holder] = each
-    return tuple(sorted(found.values(), key=lambda each: (-each.bytes, each.holder)))
+    kept_versions = (
+        HeldBack.of_version(version) for version in (*holders.keep, *health.kept_versions)
+    )
+    held_by_holder = {
+        holder.holder: holder
+        for holder in kept_versions
+        if holder.until is None or holder.until > now
+    }
+    readers = {f"{reader.kind} {reader.name}" for reader in holders.readers}
+    for held_back in (held for run in last_runs for held in run.held):
+        held_now = held_by_holder.get(held_back.holder)
+        if held_now is not None:
+            held_by_holder[held_back.holder] = held_now.and_files_of(held_back)
+        elif held_back.holder in readers or held_back.first_version is None:
+            held_by_holder[held_back.holder] = held_back
+    return tuple(sorted(held_by_holder.values(), key=lambda holder: (-holder.bytes, holder.holder)))
 
 
 def assessed_operations(
@@ -250,7 +256,7 @@ def _order(rules: Rules) -> list[AnyOperation]:
     order = list(policy_operations())
     for record in tuple(order):
         for name in _before(record.policy, rules):
-            at = next(at for at, each in enumerate(order) if each.name == name)
+            at = next(at for at, candidate in enumerate(order) if candidate.name == name)
             if order.index(record) > at:
                 order.remove(record)
                 order.insert(at, record)

@@ -67,13 +67,13 @@ class AssessmentStore:
         `link` is the address of the task that made the run, or else the assessment. The state of
         another table that was at the address before is dropped.
         """
-        known = self.entry_of(assessment.uri, assessment.name)
-        if known is not None and known.is_of_another(assessment):
-            known = None
-        if known is not None and is_address(assessment.name) and not is_address(known.name):
+        previous = self.entry_of(assessment.uri, assessment.name)
+        if previous is not None and previous.is_of_another(assessment):
+            previous = None
+        if previous is not None and is_address(assessment.name) and not is_address(previous.name):
             # A run by address does not know the name in a catalog.
-            assessment = replace(assessment, name=known.name)
-        entry = AssessmentEntry(assessment=assessment) if known is None else known
+            assessment = replace(assessment, name=previous.name)
+        entry = AssessmentEntry(assessment=assessment) if previous is None else previous
         if run is not None:
             entry = replace(
                 entry,
@@ -90,7 +90,9 @@ class AssessmentStore:
         entry = replace(
             entry,
             assessment=assessment,
-            last_health=known.health if known is not None and assessment.health is None else None,
+            last_health=previous.health
+            if previous is not None and assessment.health is None
+            else None,
             failing_since=(entry.failing_since or assessment.assessed_at) if failing else None,
             assessed_link=link,
             pending=still_waiting(entry.pending, assessment),
@@ -114,8 +116,8 @@ class AssessmentStore:
         """Stores a plan about which a question was opened, in place of the same plan before."""
         entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
-            others = (each for each in entry.pending if each.key != plan.key)
-            self._put(replace(entry, pending=(*others, plan)))
+            other_plans = (waiting for waiting in entry.pending if waiting.key != plan.key)
+            self._put(replace(entry, pending=(*other_plans, plan)))
 
     def close_question(self, plan: PendingPlan, *, approved_at: datetime | None = None) -> None:
         """Stores that the question about a plan is closed: a plan that was requested is no longer
@@ -124,18 +126,20 @@ class AssessmentStore:
         entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
             pending = (
-                each.unasked(approved_at) if each.key == plan.key else each
-                for each in entry.pending
+                waiting.unasked(approved_at) if waiting.key == plan.key else waiting
+                for waiting in entry.pending
             )
-            kept = tuple(each for each in pending if each is not None)
-            self._put(replace(entry, pending=kept))
+            plans = tuple(waiting for waiting in pending if waiting is not None)
+            self._put(replace(entry, pending=plans))
 
     def put_off(self, plan: PendingPlan, *answers: PutOff) -> None:
         """Stores snoozed operations on the table of a plan."""
         entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
-            kept = {each.operation: each for each in (*entry.put_off, *answers)}
-            self._put(replace(entry, put_off=tuple(kept.values())))
+            answer_of_operation = {
+                answer.operation: answer for answer in (*entry.put_off, *answers)
+            }
+            self._put(replace(entry, put_off=tuple(answer_of_operation.values())))
 
     def acknowledge(
         self, name: str, make: Callable[[AssessmentEntry], Acknowledgement | None]
@@ -146,8 +150,8 @@ class AssessmentStore:
         assessment has replaced it in the meantime. Raises `InvalidRequestError` without an entry,
         and the errors of `make`.
         """
-        named = self.named(name)
-        uri = named.assessment.uri if isinstance(named, AssessmentEntry) else name
+        named_entry = self.named(name)
+        uri = named_entry.assessment.uri if isinstance(named_entry, AssessmentEntry) else name
         for _ in range(_TURNS):
             entry = self.entry_of(uri, name)
             if entry is None:
@@ -157,17 +161,17 @@ class AssessmentStore:
                 )
             entry = replace(entry, acknowledgement=make(entry))
             self._put(entry)
-            found = self.entry_of(uri, name)
-            if found is not None and found.acknowledgement == entry.acknowledgement:
-                return found
+            stored = self.entry_of(uri, name)
+            if stored is not None and stored.acknowledgement == entry.acknowledgement:
+                return stored
         raise IncompleteError(f"the entry of {name[:200]!r} is replaced all the time")
 
     def entry_of(self, uri: str, name: str) -> AssessmentEntry | None:
         """The state of a table or of the pattern with a name; None if it is missing or unreadable.
         Raises errors of the store.
         """
-        found = self.load(uri, name=name)
-        return found if isinstance(found, AssessmentEntry) else None
+        entry = self.load(uri, name=name)
+        return entry if isinstance(entry, AssessmentEntry) else None
 
     def _put(self, entry: AssessmentEntry) -> None:
         assessed = entry.assessment
@@ -221,9 +225,13 @@ class AssessmentStore:
         """The state of the table with a name, found among all entries. Raises errors of the
         store.
         """
-        entries = [each for each in self.load_all() if isinstance(each, AssessmentEntry)]
-        found = next((each for each in entries if each.name == name), None)
-        return None if found is None else self.load(found.assessment.uri, name=name)
+        entries = [entry for entry in self.load_all() if isinstance(entry, AssessmentEntry)]
+        entry_with_name = next((entry for entry in entries if entry.name == name), None)
+        return (
+            None
+            if entry_with_name is None
+            else self.load(entry_with_name.assessment.uri, name=name)
+        )
 
     def load_all(self) -> tuple[AssessmentEntry | UnreadableEntry, ...]:
         """All entries by table name; unreadable entries come last.
@@ -233,11 +241,13 @@ class AssessmentStore:
         """
         with self._lock:
             listed = self._entries()
-            new = [status for status in listed if status not in self._known]
-            read = dict(zip(new, self._read_all(new), strict=True))
-            found = {status: self._known.get(status) or read[status] for status in listed}
+            new_files = [status for status in listed if status not in self._known]
+            read = dict(zip(new_files, self._read_all(new_files), strict=True))
+            entry_of_file = {status: self._known.get(status) or read[status] for status in listed}
             # A file that was deleted after the listing is skipped.
-            self._known = {status: entry for status, entry in found.items() if entry is not None}
+            self._known = {
+                status: entry for status, entry in entry_of_file.items() if entry is not None
+            }
             return tuple(sorted(newest_by_name(self._known.values()), key=_order))
 
     def _read_all(
@@ -293,12 +303,12 @@ def _parsed(data: bytes) -> Any:
 
 def _parsed_briefly(data: bytes) -> Any:
     """The JSON of an entry without commits, which are most of its bytes and of the work."""
-    parts, at = [], 0
+    pieces, at = [], 0
     while (start := data.find(_COMMITS, at)) >= 0 and (end := data.find(b"}]", start)) >= 0:
-        parts.append(data[at : start + len(_COMMITS) - 1])
+        pieces.append(data[at : start + len(_COMMITS) - 1])
         at = end + 1
     try:
-        value = _parsed(b"".join([*parts, data[at:]]))
+        value = _parsed(b"".join([*pieces, data[at:]]))
     except ValueError:
         # An operation with this end in its name: quotes in texts are escaped, so nothing that is
         # cut within a text remains JSON.
@@ -378,8 +388,8 @@ def _healths(value: Any) -> list[dict[str, Any]]:
     """The values in a document that may not be an entry."""
     entry = value if isinstance(value, dict) else {}
     assessment = entry.get("assessment")
-    found = (
+    values = (
         assessment.get("health") if isinstance(assessment, dict) else None,
         entry.get("last_health"),
     )
-    return [health for health in found if isinstance(health, dict)]
+    return [health for health in values if isinstance(health, dict)]

@@ -111,13 +111,13 @@ class CatalogMemory:
         """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out. A
         folder that cannot be written is a warning.
         """
-        kept = replace(
+        writable = replace(
             listing,
             tables=tuple(filter(_is_text, listing.tables)),
             failed=tuple(filter(_is_text, listing.failed)),
         )
         try:
-            self._put(_file_name(key), _REMEMBERED.dump_json(kept))
+            self._put(_file_name(key), _REMEMBERED.dump_json(writable))
         except DeltaMaintenanceError as error:
             _logger.warning("the listing of the catalog %s cannot be remembered: %s", key, error)
 
@@ -218,19 +218,26 @@ class CatalogSearch:
             return below is not None and any(entry.leads_to(below) for entry in entries)
 
         listing = catalog.list(leads_to=leads_to, wanted=wanted, known=before.by_name)
-        now, known = clock.now(), before.by_name
+        now, remembered_tables = clock.now(), before.by_name
         described = self._described(
-            catalog, [_with_remembered(each, known.get(each.name)) for each in listing.tables], now
+            catalog,
+            [
+                _with_remembered(table, remembered_tables.get(table.name))
+                for table in listing.tables
+            ],
+            now,
         )
         # A table without the tags that decide on its rules would be maintained by the wrong ones.
         tables, failures = [], [*listing.failures, *described.failures]
-        for each in described.tables:
+        for table in described.tables:
             try:
-                tables.append(self._policy.table_in(self._key, each))
+                tables.append(self._policy.table_in(self._key, table))
             except DeltaMaintenanceError as error:
-                failures.append(CatalogFailure(where=str(each.name), error=error))
-        found = tuple(table for table in tables if table is not None)
-        others = listing.passed_over.get(PassedOver.NOT_IN_POLICY, 0) + len(tables) - len(found)
+                failures.append(CatalogFailure(where=str(table.name), error=error))
+        policy_tables = tuple(table for table in tables if table is not None)
+        num_others = (
+            listing.passed_over.get(PassedOver.NOT_IN_POLICY, 0) + len(tables) - len(policy_tables)
+        )
         failed = {failure.where for failure in failures}
         matched, empty, unmet = self._match(described.tables, failed)
         by_owner = any(
@@ -241,25 +248,25 @@ class CatalogSearch:
         failures += self._absent(listing.tables, failed)
         if self._memory is not None:
             # A part that fails today keeps the tables that are known of it.
-            kept = (t for t in before.tables if any(is_in(t.name, where) for where in failed))
-            current = {table.name: table for table in (*kept, *described.tables)}
+            remembered = (t for t in before.tables if any(is_in(t.name, where) for where in failed))
+            current = {table.name: table for table in (*remembered, *described.tables)}
             failed |= {failure.where for failure in failures}
             self._memory.save(
                 self._key, Remembered(tables=tuple(current.values()), failed=tuple(sorted(failed)))
             )
         return CatalogFound(
-            tables=found,
+            tables=policy_tables,
             table_ids={str(t.name): t.table_id for t in listing.tables if t.table_id is not None},
             passed_over={
                 reason: count
                 for reason, count in {
                     **listing.passed_over,
-                    PassedOver.NOT_IN_POLICY: others,
+                    PassedOver.NOT_IN_POLICY: num_others,
                 }.items()
                 if count
             },
             failures=tuple(failures),
-            mended=tuple(each for each in before.failed if each not in failed),
+            mended=tuple(failed_part for failed_part in before.failed if failed_part not in failed),
             matched=tuple(matched),
             empty=tuple(pattern for pattern in empty if pattern not in matched),
             notes=tuple(unmet),
@@ -331,8 +338,8 @@ class CatalogSearch:
             wheres = (entry.where for entry in self._policy.names[self._key])
             hidden = catalog.hidden_tags({tag for where in wheres if where for tag in where.tags})
         undecided: dict[CatalogName, set[str]] = {}
-        for aspects, some in lacking.items():
-            listing = catalog.described(some, aspects)
+        for aspects, tables_of_aspects in lacking.items():
+            listing = catalog.described(tables_of_aspects, aspects)
             without |= listing.without
             at = dict.fromkeys(aspects - without, now)
             for table in listing.tables:
@@ -370,8 +377,12 @@ class CatalogSearch:
         if not unknown or always:
             return frozenset(unknown)
         conditions = self._conditions(table)
-        needed = {Aspect.OWNER} if any(each.owner is not None for each in conditions) else set()
-        needed |= {Aspect.TAGS} if any(each.tags for each in conditions) else set()
+        needed = (
+            {Aspect.OWNER}
+            if any(condition.owner is not None for condition in conditions)
+            else set()
+        )
+        needed |= {Aspect.TAGS} if any(condition.tags for condition in conditions) else set()
         return frozenset(unknown & needed)
 
     def _conditions(self, table: CatalogTable) -> list[Where]:
@@ -385,11 +396,11 @@ class CatalogSearch:
 
 def _with_remembered(table: CatalogTable, before: CatalogTable | None) -> CatalogTable:
     """Adds the owner and the tags that were requested for the same table before."""
-    same = before is not None and (
+    is_same = before is not None and (
         (before.table_id, before.location, before.further)
         == (table.table_id, table.location, table.further)
     )
-    if before is None or not same:
+    if before is None or not is_same:
         return table
     if Aspect.OWNER in before.described:
         table = replace(table, owner=before.owner)

@@ -246,11 +246,11 @@ class PolicyClones:
     def _has(self, entry: PolicyTable, store: Store, path: str) -> bool:
         """Whether a table has the same file as a store: its copies are of another time."""
         options = self.options_at(entry.rules.storage, entry.uri)
-        with closing(open_table(entry.uri, options).store) as other:
-            own, its = store.stat(path), other.stat(path)
+        with closing(open_table(entry.uri, options).store) as other_store:
+            own, its = store.stat(path), other_store.stat(path)
             if own is None or its is None or mark_of(own) != mark_of(its):
                 return False
-            return other.read_head(path, _HEAD) == store.read_head(path, _HEAD)
+            return other_store.read_head(path, _HEAD) == store.read_head(path, _HEAD)
 
     @property
     def _found(self) -> Discovery:
@@ -258,8 +258,8 @@ class PolicyClones:
         return self.discovered
 
     def _look_again(self, *, anew: bool, wait_for_slow: bool) -> None:
-        now, last = self.now(), self._looked_at
-        if not anew and last is not None and timedelta() <= now - last < _FRESH:
+        now, looked_at = self.now(), self._looked_at
+        if not anew and looked_at is not None and timedelta() <= now - looked_at < _FRESH:
             return
         self._looks_anew[False] += anew
         self._looks_anew[True] += anew and wait_for_slow
@@ -284,17 +284,27 @@ class PolicyClones:
             references = look.known.or_failed(_LATE, look.folders.sorted(), now=now)
             # A store that did not answer for so long is not only slow.
             late[uri] = replace(references, is_slow=references.is_slow and not is_waited_for(look))
-        known = {**remembered, **late, **self._ended_looks()}
-        known = {uri: each for uri, each in known.items() if uri in self._tables}
+        references_by_uri = {**remembered, **late, **self._ended_looks()}
+        references_by_uri = {
+            uri: references for uri, references in references_by_uri.items() if uri in self._tables
+        }
         self._looked_at = now
         # Tables of a pattern that could not be listed stay remembered.
         former = remembered if self._found.unread else {}
         listed = References(read_at=now, seen_at=now)
-        failed = [each.pattern for each in self._found.unread]
+        failed = [pattern.pattern for pattern in self._found.unread]
         # A catalog is listed even if one of its schemas is not.
-        whole = [p for p in self._found.listed if not any(_is_part(each, p) for each in failed)]
+        listed_parts = [
+            p
+            for p in self._found.listed
+            if not any(_is_part(failed_part, p) for failed_part in failed)
+        ]
         self._listed = {key.removeprefix(_LISTED) for key in former if key.startswith(_LISTED)}
-        self._known = {**former, **known, **{_LISTED + part: listed for part in whole}}
+        self._known = {
+            **former,
+            **references_by_uri,
+            **{_LISTED + part: listed for part in listed_parts},
+        }
         self._remember(self._known)
 
     def _ended_looks(self) -> dict[str, References]:
@@ -309,71 +319,79 @@ class PolicyClones:
         nothing = References(read_at=now, seen_at=now - _FRESH, is_whole=False)
         tables = []
         for table in self._tables.values():
-            known = remembered.get(table.uri, nothing)
-            is_fresh = timedelta() <= now - known.seen_at < _FRESH
+            references = remembered.get(table.uri, nothing)
+            is_fresh = timedelta() <= now - references.seen_at < _FRESH
             # Other processes may have failed before a table was repaired.
-            failed_here = known.problem is not None and table.uri in self._known
+            failed_here = references.problem is not None and table.uri in self._known
             if table.uri not in self._looks and not (is_fresh and (failed_here or not anew)):
-                tables.append((table, known, Folders()))
+                tables.append((table, references, Folders()))
         jobs = start_jobs(partial(self._look, now), tables)
-        for (table, known, folders), job in zip(tables, jobs, strict=True):
-            self._looks[table.uri] = _Look(job, folders, known)
+        for (table, references, folders), job in zip(tables, jobs, strict=True):
+            self._looks[table.uri] = _Look(job, folders, references)
 
-    def _look(self, now: datetime, asked: tuple[PolicyTable, References, Folders]) -> References:
-        began, (_, known, _) = time.monotonic(), asked
-        references = self._look_at(now, *asked)
+    def _look(
+        self, now: datetime, look_arguments: tuple[PolicyTable, References, Folders]
+    ) -> References:
+        began, (_, last_references, _) = time.monotonic(), look_arguments
+        references = self._look_at(now, *look_arguments)
         if references.problem is not None:
             return replace(references, is_slow=False)
         # The first look reads the whole log, which takes long where no store is slow.
-        is_slow = known.commit is not None and time.monotonic() - began >= _SLOW
+        is_slow = last_references.commit is not None and time.monotonic() - began >= _SLOW
         return replace(references, is_slow=is_slow, known_until=now)
 
     def _look_at(
-        self, now: datetime, table: PolicyTable, known: References, folders: Folders
+        self, now: datetime, table: PolicyTable, last_references: References, folders: Folders
     ) -> References:
         try:
             options = self.options_at(table.rules.storage, table.uri)
             opened = open_table(table.uri, options)
         except Exception as error:
-            return known.or_failed(_problem_of(error, table), (), now=now)
+            return last_references.or_failed(_problem_of(error, table), (), now=now)
         folders.exclude(opened.store.addresses)
         with closing(opened.store):
             try:
-                return relisting(lambda: references_of(opened, known, now=now, folders=folders))
+                return relisting(
+                    lambda: references_of(opened, last_references, now=now, folders=folders)
+                )
             except NotADeltaTableError as error:
-                if known.folders:
-                    return known.or_failed(_problem_of(error, table), (), now=now)
+                if last_references.folders:
+                    return last_references.or_failed(_problem_of(error, table), (), now=now)
                 # A table that never was a clone, and is gone, needs nothing.
                 return References(read_at=now, seen_at=now)
             except Exception as error:
                 problem = _problem_of(error, table)
             with suppress(Exception):
                 return references_in_readable_files(
-                    opened, known, problem, now=now, folders=folders
+                    opened, last_references, problem, now=now, folders=folders
                 )
-            return known.or_failed(problem, folders.sorted(), now=now)
+            return last_references.or_failed(problem, folders.sorted(), now=now)
 
     def _was_listed(self, part: str) -> bool:
         """Whether an earlier run could list a pattern, or a part of a catalog."""
-        return any(_is_part(part, each) for each in self._listed)
+        return any(_is_part(part, listed) for listed in self._listed)
 
     def _require_known(
         self, unexamined: Mapping[str, str], table: str, *, all_of_them: bool
     ) -> None:
         """Names what could not be examined, once for a run; or refuses to go on without it."""
-        for what, problem in unexamined.items():
+        for subject, problem in unexamined.items():
             if all_of_them or self._state_problem is not None:
-                raise _unknown(f"{what} {_MAY_BE}", problem, table, self._state_problem)
-        new = [f"{what} ({why})" for what, why in unexamined.items() if what not in self._warned]
+                raise _unknown(f"{subject} {_MAY_BE}", problem, table, self._state_problem)
+        new_problems = [
+            f"{subject} ({reason})"
+            for subject, reason in unexamined.items()
+            if subject not in self._warned
+        ]
         self._warned.update(unexamined)
-        if new:
-            more = f", and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        if new_problems:
+            rest = f", and {len(new_problems) - _NAMED} more" if len(new_problems) > _NAMED else ""
             _logger.warning(
                 "%s%s could not be examined for shallow clones: nothing shows that they need files "
                 "of other tables, so vacuums do not wait for them; with clones: {unreadable: "
                 "block} in the defaults of the policy they do",
-                ", ".join(new[:_NAMED]),
-                more,
+                ", ".join(new_problems[:_NAMED]),
+                rest,
             )
 
     def _remembered(self) -> dict[str, References]:
@@ -387,20 +405,22 @@ class PolicyClones:
             self._state_problem = error
             return {}
 
-    def _remember(self, known: dict[str, References]) -> None:
+    def _remember(self, references: dict[str, References]) -> None:
         if self.state is None or not self.writes or self._state_problem is not None:
             return
         try:
-            self.state.put(_MEMORY, _REMEMBERED.dump_json(known))
+            self.state.put(_MEMORY, _REMEMBERED.dump_json(references))
         except DeltaMaintenanceError as error:
             if _MEMORY not in self._warned:
                 _logger.warning("what refers to which tables cannot be remembered: %s", error)
             self._warned.add(_MEMORY)
 
 
-def _is_recent(known: References, now: datetime) -> bool:
+def _is_recent(references: References, now: datetime) -> bool:
     """Whether what the last look has shown counts without a new one."""
-    return known.known_until is not None and timedelta() <= now - known.known_until < _OLDEST
+    return (
+        references.known_until is not None and timedelta() <= now - references.known_until < _OLDEST
+    )
 
 
 def _is_part(part: str, whole: str) -> bool:
@@ -414,17 +434,17 @@ def _problem_of(error: Exception, table: PolicyTable) -> str:
 
 
 def _unknown(
-    what: str, problem: str, table: str, state_problem: DeltaMaintenanceError | None = None
+    subject: str, problem: str, table: str, state_problem: DeltaMaintenanceError | None = None
 ) -> RefusedError:
     if state_problem is not None:
         return RefusedError(
-            f"{what}, and cannot be examined ({problem}); what earlier runs have read of it is "
+            f"{subject}, and cannot be examined ({problem}); what earlier runs have read of it is "
             f"unknown: {state_problem.problem}",
             table=table,
             remedy="repair the folder of assessments, or the table",
         )
     return RefusedError(
-        f"{what}, and cannot be examined: {problem}",
+        f"{subject}, and cannot be examined: {problem}",
         table=table,
         remedy="repair it, or set clones: {unreadable: suspected} in the policy, for this table or "
         "in the defaults",

@@ -128,8 +128,8 @@ class Discovery:
         """Returns the same with a failure for each of the patterns that matches no table now."""
         gone = [pattern for pattern in self.empty if pattern in patterns]
         failures = (
-            UnlistedPattern(each, EmptyPatternError(f"no table matches {each} any more"))
-            for each in gone
+            UnlistedPattern(pattern, EmptyPatternError(f"no table matches {pattern} any more"))
+            for pattern in gone
         )
         return replace(
             self,
@@ -156,9 +156,9 @@ class Discovery:
     def counts(self) -> Iterator[str]:
         """The numbers of entries that each catalog has besides, one line each."""
         for catalog, counts in self.passed_over.items():
-            each = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(counts.items()))
-            if each:
-                yield f"{catalog}: passed over {each}"
+            text = ", ".join(f"{count:,} ({reason})" for reason, count in sorted(counts.items()))
+            if text:
+                yield f"{catalog}: passed over {text}"
 
     def keep_failures(self, store: AssessmentStore, *, now: datetime) -> tuple[Assessment, ...]:
         """Saves an entry for each pattern that failed, and removes those of all others."""
@@ -207,7 +207,7 @@ def discover(
     searches += [_Search(policy, entry, parallel) for entry in policy.patterns]
     failures = FailedSearches() if failures is None else failures
     results = [failures.lately(search.pattern) for search in searches]
-    again = [number for number, found in enumerate(results) if found is None]
+    again = [number for number, outcome in enumerate(results) if outcome is None]
     for pause in (0.0, *pauses):
         if not again:
             break
@@ -215,41 +215,41 @@ def discover(
             sleep(pause)
         began = time.monotonic()
         repeated = _listed([searches[number] for number in again], storage_options)
-        for number, found in zip(again, repeated, strict=True):
-            results[number] = found
-            failures.note(searches[number].pattern, found)
+        for number, outcome in zip(again, repeated, strict=True):
+            results[number] = outcome
+            failures.note(searches[number].pattern, outcome)
         again = [
             number
             for number in again
-            if isinstance(found := results[number], DeltaMaintenanceError) and found.retryable
+            if isinstance(outcome := results[number], DeltaMaintenanceError) and outcome.retryable
         ]
         if time.monotonic() - began > _LONG:
             # A store that does not answer.
             break
     merged = _Merged(policy)
-    for search, found in zip(searches, results, strict=True):
-        if isinstance(found, DeltaMaintenanceError):
-            merged.unlisted.append(UnlistedPattern(search.pattern, found))
-        elif isinstance(found, CatalogFound):
-            merged.add_catalog(search.pattern, found)
+    for search, outcome in zip(searches, results, strict=True):
+        if isinstance(outcome, DeltaMaintenanceError):
+            merged.unlisted.append(UnlistedPattern(search.pattern, outcome))
+        elif isinstance(outcome, CatalogFound):
+            merged.add_catalog(search.pattern, outcome)
         else:
             assert isinstance(search, _Search)
-            merged.add_pattern(search, found)
+            merged.add_pattern(search, outcome)
     if policy.ledger_table is not None:
         merged.add_ledger(policy.ledger_table)
     return merged.discovery() if memory is None else _compared(merged.discovery(), memory)
 
 
-def _compared(found: Discovery, memory: CatalogMemory) -> Discovery:
+def _compared(discovery: Discovery, memory: CatalogMemory) -> Discovery:
     """Compares the patterns with those that matched tables before, and remembers those that do."""
     before: frozenset[str] = frozenset()
     try:
         before = memory.patterns()
-        if new := frozenset(found.listed).difference(before, found.empty):
-            memory.save_patterns(before | new)
+        if new_patterns := frozenset(discovery.listed).difference(before, discovery.empty):
+            memory.save_patterns(before | new_patterns)
     except DeltaMaintenanceError as error:
         _logger.warning("the patterns that match tables cannot be remembered: %s", error)
-    return found.without_tables_of(before)
+    return discovery.without_tables_of(before)
 
 
 class FailedSearches:
@@ -257,17 +257,17 @@ class FailedSearches:
 
     def __init__(self, failed: Sequence[UnlistedPattern] = ()) -> None:
         now = time.monotonic()
-        self._failed = {each.pattern: (now, each.error) for each in failed}
+        self._failed = {pattern.pattern: (now, pattern.error) for pattern in failed}
 
     def lately(self, pattern: str) -> Any:
         """Returns the error of a search that failed a short while ago; else None."""
         at, error = self._failed.get(pattern, (0.0, None))
         return error if time.monotonic() - at < _WHILE else None
 
-    def note(self, pattern: str, found: object) -> None:
+    def note(self, pattern: str, outcome: object) -> None:
         """Remembers the error that a search returned."""
-        if isinstance(found, DeltaMaintenanceError):
-            self._failed[pattern] = time.monotonic(), found
+        if isinstance(outcome, DeltaMaintenanceError):
+            self._failed[pattern] = time.monotonic(), outcome
         else:
             self._failed.pop(pattern, None)
 
@@ -288,49 +288,53 @@ class _Merged:
         self._notes: list[str] = []
         self.unlisted: list[UnlistedPattern] = []
         for table in policy.named_tables:
-            if (kept := self._known.setdefault(place_of(table.uri), table.name)) != table.name:
-                self._duplicates.append(Duplicate(table.name, kept, table.uri))
+            if (kept_name := self._known.setdefault(place_of(table.uri), table.name)) != table.name:
+                self._duplicates.append(Duplicate(table.name, kept_name, table.uri))
                 self._aliases.append(self._tables.pop(table.uri))
 
-    def add_catalog(self, catalog: str, found: CatalogFound) -> None:
-        for table in found.tables:
+    def add_catalog(self, catalog: str, listing: CatalogFound) -> None:
+        for table in listing.tables:
             try:
                 places: list[tuple[str, ...]] = [place_of(table.uri)]
             except InvalidRequestError as error:
                 self.unlisted.append(UnlistedPattern(table.name, error))
                 continue
-            if (table_id := found.table_ids.get(table.name)) is not None:
+            if (table_id := listing.table_ids.get(table.name)) is not None:
                 places.append(("id", table_id))
-            kept = next((self._known[each] for each in places if each in self._known), None)
-            if kept is not None:
-                self._duplicates.append(Duplicate(table.name, kept, table.uri))
+            kept_name = next((self._known[place] for place in places if place in self._known), None)
+            if kept_name is not None:
+                self._duplicates.append(Duplicate(table.name, kept_name, table.uri))
                 self._aliases.append(table)
                 continue
             remember_name(table.uri, table.name)
             self._known |= dict.fromkeys(places, table.name)
             self._tables[table.uri] = table
             self._names[table.name] = table.uri
-        self.unlisted += (UnlistedPattern(each.where, each.error) for each in found.failures)
-        self._listed += (catalog, *found.mended, *found.matched)
-        self._empty += found.empty
-        self._notes += found.notes
-        self._passed_over[catalog] = found.passed_over
+        self.unlisted += (
+            UnlistedPattern(failure.where, failure.error) for failure in listing.failures
+        )
+        self._listed += (catalog, *listing.mended, *listing.matched)
+        self._empty += listing.empty
+        self._notes += listing.notes
+        self._passed_over[catalog] = listing.passed_over
 
-    def add_pattern(self, search: _Search, found: Sequence[str]) -> None:
+    def add_pattern(self, search: _Search, table_paths: Sequence[str]) -> None:
         # A table that matches several patterns has the rules of the first one.
-        paths = {uri: path for path in found if (uri := search.uri(path)) not in self._tables}
-        new = {uri: search.named(path) for uri, path in paths.items()}
-        clash = next((uri for uri, name in new.items() if self._names.get(name, uri) != uri), None)
+        paths = {uri: path for path in table_paths if (uri := search.uri(path)) not in self._tables}
+        name_of_uri = {uri: search.named(path) for uri, path in paths.items()}
+        clash = next(
+            (uri for uri, name in name_of_uri.items() if self._names.get(name, uri) != uri), None
+        )
         if clash is not None:
-            error = _same_name(new[clash], self._names[new[clash]], clash)
+            error = _same_name(name_of_uri[clash], self._names[name_of_uri[clash]], clash)
             self.unlisted.append(UnlistedPattern(search.pattern, error))
             return
         self._listed.append(search.pattern)
-        if not found:
+        if not table_paths:
             self._empty.append(search.pattern)
-        for uri, name in new.items():
-            if (kept := self._known.setdefault(place_of(uri), name)) != name:
-                self._duplicates.append(Duplicate(name, kept, uri))
+        for uri, name in name_of_uri.items():
+            if (kept_name := self._known.setdefault(place_of(uri), name)) != name:
+                self._duplicates.append(Duplicate(name, kept_name, uri))
                 continue
             self._names[name] = uri
             self._tables[uri] = self._policy.table_at(uri, name=name)
@@ -343,11 +347,11 @@ class _Merged:
         self._tables[ledger.uri] = ledger
 
     def discovery(self) -> Discovery:
-        failed = {each.pattern for each in self.unlisted}
+        failed = {pattern.pattern for pattern in self.unlisted}
         return Discovery(
             tuple(self._tables.values()),
             tuple(self.unlisted),
-            tuple(each for each in self._listed if each not in failed),
+            tuple(part for part in self._listed if part not in failed),
             tuple(self._duplicates),
             tuple(self._aliases),
             self._passed_over,
@@ -405,8 +409,8 @@ class _Search:
     def _tables(self, storage_options: Mapping[str, str]) -> list[str]:
         store = open_store(self.root, storage_options)
         try:
-            found = tables_in(store, leads_on=self._leads_on, parallel=self._parallel)
-            return sorted(path for path in found if self._entry.covers(self.uri(path)))
+            paths = tables_in(store, leads_on=self._leads_on, parallel=self._parallel)
+            return sorted(path for path in paths if self._entry.covers(self.uri(path)))
         finally:
             store.close()
 

@@ -72,23 +72,23 @@ class PastRun(Record):
     @classmethod
     def of(cls, run: RunResult, link: str | None) -> PastRun:
         """The short form of a result."""
-        freed = tuple(each.freed for each in run.outcomes if each.freed is not None)
+        freed = tuple(outcome.freed for outcome in run.outcomes if outcome.freed is not None)
         before = run.before.health if run.before is not None else None
         after = run.after.health if run.after is not None else None
-        both = (before, after) if before is not None and after is not None else None
-        opened = _changed(both, lambda health: health.bytes_to_open)
+        healths = (before, after) if before is not None and after is not None else None
+        opened = _changed(healths, lambda health: health.bytes_to_open)
         return cls(
             at=run.started_at,
             seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
             status=run.shown_status,
-            operations=tuple(f"{each.operation}: {each.status}" for each in run.outcomes),
+            operations=tuple(f"{outcome.operation}: {outcome.status}" for outcome in run.outcomes),
             problem=run.problem[:300] if run.problem is not None else None,
             link=link,
-            reclaimed_bytes=sum(each.deleted_bytes for each in freed),
+            reclaimed_bytes=sum(files.deleted_bytes for files in freed),
             freed=freed,
             spared_bytes=opened.less if opened is not None else 0,
-            data_files=_changed(both, lambda health: health.num_files),
-            files_to_open=_changed(both, lambda health: health.files_to_open),
+            data_files=_changed(healths, lambda health: health.num_files),
+            files_to_open=_changed(healths, lambda health: health.files_to_open),
             bytes_to_open=opened,
         )
 
@@ -96,16 +96,19 @@ class PastRun(Record):
 def gained(runs: Sequence[PastRun], *, now: datetime) -> tuple[str, ...]:
     """What runs on tables brought, as clauses for people; empty if they brought nothing."""
     counted = [run.data_files for run in runs if run.data_files is not None]
-    files, left = sum(each.before for each in counted), sum(each.after for each in counted)
-    freed = freed_bytes([each for run in runs for each in run.freed], now)
+    files, files_after = (
+        sum(count.before for count in counted),
+        sum(count.after for count in counted),
+    )
+    freed = freed_bytes([files for run in runs for files in run.freed], now)
     spared = sum(run.spared_bytes for run in runs)
     opening = "opening the table" if len(runs) == 1 else "opening the tables"
-    found = (
-        f"{files:,} data files became {left:,}" if left < files else None,
+    clauses = (
+        f"{files:,} data files became {files_after:,}" if files_after < files else None,
         f"{size_text(freed)} of files were deleted" if freed else None,
         f"{opening} takes {size_text(spared)} less" if spared else None,
     )
-    return tuple(each for each in found if each is not None)
+    return tuple(clause for clause in clauses if clause is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,19 +162,25 @@ class AssessmentEntry(Record):
 
     def acknowledged(self, *, now: datetime) -> Acknowledgement | None:
         """The acknowledgement that covers the current failure."""
-        known = self.acknowledgement
-        return known if known is not None and known.covers(self.failure, now=now) else None
+        acknowledgement = self.acknowledgement
+        return (
+            acknowledgement
+            if acknowledgement is not None and acknowledgement.covers(self.failure, now=now)
+            else None
+        )
 
     def is_of_another(self, assessment: Assessment) -> bool:
         """Whether an assessment found another table at the address: its metadata has another ID."""
-        known, now = self.health, assessment.health
-        return known is not None and now is not None and known.table_id != now.table_id
+        known_health, now = self.health, assessment.health
+        return (
+            known_health is not None and now is not None and known_health.table_id != now.table_id
+        )
 
 
 def acknowledgement_text(entry: AssessmentEntry | None) -> str | None:
     """Returns the acknowledgement of the current failure of a table as one line."""
-    known = entry.acknowledged(now=clock.now()) if entry is not None else None
-    return str(known) if known is not None else None
+    acknowledgement = entry.acknowledged(now=clock.now()) if entry is not None else None
+    return str(acknowledgement) if acknowledgement is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,14 +198,14 @@ def newest_by_name(
 ) -> list[AssessmentEntry | UnreadableEntry]:
     """Returns one entry for each table: of a table that moved, that of its newest address."""
     tables: list[AssessmentEntry] = []
-    others: list[AssessmentEntry | UnreadableEntry] = []
+    other_entries: list[AssessmentEntry | UnreadableEntry] = []
     for entry in entries:
         if isinstance(entry, AssessmentEntry) and entry.assessment.subject != "pattern":
             tables.append(entry)
         else:
-            others.append(entry)
+            other_entries.append(entry)
     tables.sort(key=lambda entry: entry.assessment.assessed_at)
-    return [*others, *{entry.name: entry for entry in tables}.values()]
+    return [*other_entries, *{entry.name: entry for entry in tables}.values()]
 
 
 def is_address(name: str) -> bool:
@@ -205,10 +214,10 @@ def is_address(name: str) -> bool:
 
 
 def newest_reports(
-    known: tuple[OperationOutcome, ...], run: RunResult
+    reports: tuple[OperationOutcome, ...], run: RunResult
 ) -> tuple[OperationOutcome, ...]:
     """The newest outcome of each operation that reports something, after a run."""
-    newest = {each.operation: each for each in known}
+    newest = {outcome.operation: outcome for outcome in reports}
     for outcome in run.outcomes:
         record = registered(outcome.operation)
         if record is None or outcome.result is None:
@@ -220,11 +229,11 @@ def newest_reports(
 
 
 def _changed(
-    both: tuple[TableHealth, TableHealth] | None, number: Callable[[TableHealth], int]
+    healths: tuple[TableHealth, TableHealth] | None, number: Callable[[TableHealth], int]
 ) -> BeforeAfter | None:
-    if both is None:
+    if healths is None:
         return None
-    before, after = map(number, both)
+    before, after = map(number, healths)
     return BeforeAfter(before=before, after=after)
 
 
@@ -235,12 +244,12 @@ def still_waiting(
     if assessment.status == "failed":
         return pending
     waiting = {
-        each.operation
-        for each in assessment.operations
-        if each.needs_approval and each.status != "not-due"
+        operation.operation
+        for operation in assessment.operations
+        if operation.needs_approval and operation.status != "not-due"
     }
     return tuple(
-        each
-        for each in pending
-        if (each.is_open(assessment.assessed_at) if each.requested else each.operation in waiting)
+        plan
+        for plan in pending
+        if (plan.is_open(assessment.assessed_at) if plan.requested else plan.operation in waiting)
     )

@@ -144,8 +144,8 @@ def execute(
     A plan that exceeds the limits of the policy ends as `stopped`. With `approved`, a plan with
     another effect raises `RefusedError`. Raises the errors of the operation.
     """
-    asked = _Request(context, find(due.operation), due, approved)
-    return asked.planned_only() if plan_only else asked.executed(commits_made)
+    request = _Request(context, find(due.operation), due, approved)
+    return request.planned_only() if plan_only else request.executed(commits_made)
 
 
 def plan_for_approval(
@@ -228,13 +228,13 @@ class _Request:
 
     def _take_clones(self, *, anew: bool = False) -> bool:
         """Adds the clones among the tables of the policy; returns whether there are new ones."""
-        search, asked = self.context.environment.clones, cast("Any", self.asked)
-        if search is None or not has_field(asked, "clones"):
+        search, options = self.context.environment.clones, cast("Any", self.asked)
+        if search is None or not has_field(options, "clones"):
             return False
-        found = search.of(self.context.table, self.context.policy_table, anew=anew)
-        self.asked = replace(asked, clones=tuple(dict.fromkeys((*asked.clones, *found))))
+        clones = search.of(self.context.table, self.context.policy_table, anew=anew)
+        self.asked = replace(options, clones=tuple(dict.fromkeys((*options.clones, *clones))))
         self.options = self._narrowed()
-        return bool({*found} - {*asked.clones})
+        return bool({*clones} - {*options.clones})
 
     def _narrowed(self) -> Record:
         approved = self.approved
@@ -249,8 +249,8 @@ class _Request:
                 return replace(outcome, reason=f"{self.due.reason}; the job plans it")
             return self._shown(outcome, self._planned_by_job())
         self._require_approved(prepared.plan)
-        found = self.record.conclusion_of_plan(prepared.plan)
-        corrupt = str(found) if found.outcome is Outcome.CORRUPT else None
+        conclusion = self.record.conclusion_of_plan(prepared.plan)
+        corrupt = str(conclusion) if conclusion.outcome is Outcome.CORRUPT else None
         beyond = corrupt or self._beyond(prepared.plan, commits_made=0)
         reason = self.due.reason if beyond is None else f"{self.due.reason}, but {beyond}"
         return self._shown(replace(self.blank, reason=reason), prepared.plan)
@@ -307,12 +307,12 @@ class _Request:
         return self._prepare(plan_only=plan_only) if again else prepared
 
     def _prepare(self, *, plan_only: bool) -> Any:
-        own = self.context.environment
+        environment = self.context.environment
         context = RunContext(
             started=self.blank.started_at,
-            now=own.now,
-            new_id=own.new_id,
-            progress=own.progress,
+            now=environment.now,
+            new_id=environment.new_id,
+            progress=environment.progress,
             plan_only=plan_only,
             newest=self.context.snapshots.to_plan,
             storage_options=self._options_at,
@@ -323,16 +323,20 @@ class _Request:
         """Returns the storage options for an address other than the table's."""
         clones, table = self.context.environment.clones, self.context.table
         readers = (reader for entry in self.entries for reader in entry.rules.readers)
-        own = next((each.storage for each in readers if each.address == address), None)
-        if own is not None:
+        reader_storage = next(
+            (reader.storage for reader in readers if reader.address == address), None
+        )
+        if reader_storage is not None:
             return (
-                clones.options_at(own, address) if clones is not None else environment_options(own)
+                clones.options_at(reader_storage, address)
+                if clones is not None
+                else environment_options(reader_storage)
             )
-        known = clones.storage_options(address) if clones is not None else None
-        if known is not None:
-            return known
-        given = table.located.storage_options if table.located is not None else {}
-        return options_for(address, given, kind=table.store.address.kind)
+        clone_options = clones.storage_options(address) if clones is not None else None
+        if clone_options is not None:
+            return clone_options
+        table_options = table.located.storage_options if table.located is not None else {}
+        return options_for(address, table_options, kind=table.store.address.kind)
 
     def _executed_by_job(self) -> OperationOutcome:
         """Like `executed`, on Spark; the job makes its own plan because this process has too little
@@ -384,10 +388,10 @@ class _Request:
         if has_engine:
             options = replace(options, engine="spark")  # type: ignore[call-arg]  # has_engine
         due = replace(self.due, engine="spark", options=options)
-        more: dict[str, Any] = {"plan_only": True} if plan_only else {}
+        keywords: dict[str, Any] = {"plan_only": True} if plan_only else {}
         if approved is not None:
-            more["approved"] = approved
-        document, seconds = split_task_seconds(submit(table, due, **more))
+            keywords["approved"] = approved
+        document, seconds = split_task_seconds(submit(table, due, **keywords))
         self.context.jobs.add(seconds)
         return document
 
@@ -408,13 +412,14 @@ class _Request:
         """Returns the first limit that the plan would exceed, as one clause."""
         if plan.is_noop:
             return None
-        amounts, most = self.record.planned_amounts(plan), self.limits.max_commits
+        amounts, max_commits = self.record.planned_amounts(plan), self.limits.max_commits
         beyond = _beyond_deletions(self.limits, amounts)
         if beyond is not None:
             return beyond
         commits = commits_made + amounts.commits
-        if most is not None and amounts.commits and commits > most:
-            return f"the run would make {count_text(commits, 'commit')}, and {most:,} are allowed"
+        if max_commits is not None and amounts.commits and commits > max_commits:
+            allowed = f"{max_commits:,} are allowed"
+            return f"the run would make {count_text(commits, 'commit')}, and {allowed}"
         return None
 
     def _stopped(self, outcome: OperationOutcome, beyond: str, plan: Any) -> OperationOutcome:
@@ -443,12 +448,12 @@ class _Request:
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:
     """Returns the first limit that the deletions of an operation exceed, as one clause."""
     files, size, looked_at = amounts.deleted_files, amounts.deleted_bytes, amounts.looked_at
-    for found, unit, most in (
+    for amount, unit, allowed in (
         (files, "file", limits.max_deleted_files),
         (size, "byte", limits.max_deleted_bytes),
     ):
-        if most is not None and found > most:
-            return f"{count_text(found, unit)} would be deleted, and {int(most):,} are allowed"
+        if allowed is not None and amount > allowed:
+            return f"{count_text(amount, unit)} would be deleted, and {int(allowed):,} are allowed"
     if limits.max_deleted_share is not None and looked_at and files > _MANY:
         share = files / looked_at
         if share > limits.max_deleted_share:

@@ -115,8 +115,8 @@ class Leases:
         """Extends the lease of a table. Does nothing if this holder does not have it."""
         path = _file_name(uri or name)
         try:
-            found = self._read(path)
-            if found is not None and found.holder == holder:
+            lease = self._read(path)
+            if lease is not None and lease.holder == holder:
                 self._store.put(path, self._written(name, holder))
         except DeltaMaintenanceError as error:
             _log.warning("the lease of %s could not be renewed: %s", name, error)
@@ -125,8 +125,8 @@ class Leases:
         """Ends the lease of a table. Does nothing if this holder does not have it."""
         path = _file_name(uri or name)
         try:
-            found = self._read(path)
-            if found is not None and found.holder == holder:
+            lease = self._read(path)
+            if lease is not None and lease.holder == holder:
                 self._store.delete(path)
         except DeltaMaintenanceError as error:
             _log.warning("a lease could not be released and will expire: %s", error)

@@ -62,7 +62,7 @@ class Assessment(Record):
     @property
     def due(self) -> tuple[AssessedOperation, ...]:
         """The operations to run, in order."""
-        return tuple(each for each in self.operations if each.status == "due")
+        return tuple(operation for operation in self.operations if operation.status == "due")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,16 +198,18 @@ def updated_runs(
     reported.
     """
     before = tuple(before)
-    earlier = next((each for each in before if each.operation == outcome.operation), None)
+    earlier = next((run for run in before if run.operation == outcome.operation), None)
     held = earlier.held if earlier is not None else ()
     if outcome.result is not None:
-        held = tuple(HeldBack.from_json(each) for each in outcome.result.get("held", ()))
+        held = tuple(
+            HeldBack.from_json(held_version) for held_version in outcome.result.get("held", ())
+        )
     result = outcome.result or {}
     corruption = earlier.corruption if earlier is not None else None
     if outcome.exit_status == CorruptTableError.exit_status:
         corruption = outcome.reason
     elif outcome.operation == "fsck" and outcome.status == "done":
-        corruption, before = None, tuple(replace(each, corruption=None) for each in before)
+        corruption, before = None, tuple(replace(run, corruption=None) for run in before)
     latest = LastRun(
         operation=outcome.operation,
         at=outcome.started_at,
@@ -218,4 +220,4 @@ def updated_runs(
         freed=outcome.freed or (earlier.freed if earlier is not None else None),
         corruption=corruption,
     )
-    return (*(each for each in before if each.operation != outcome.operation), latest)
+    return (*(run for run in before if run.operation != outcome.operation), latest)

@@ -66,8 +66,8 @@ class FailureChanges:
                 lines.append(f"and {len(self.new) - _MAX_NAMES:,} more")
         if self.recovered:
             names = ", ".join(self.recovered[:_MAX_NAMES])
-            more = ", …" if len(self.recovered) > _MAX_NAMES else ""
-            lines.append(f"{'' if self.new else f'{title}: '}well again: {names}{more}")
+            rest = ", …" if len(self.recovered) > _MAX_NAMES else ""
+            lines.append(f"{'' if self.new else f'{title}: '}well again: {names}{rest}")
         return "\n".join(lines)
 
 
@@ -79,7 +79,7 @@ def changes_since(
     Acknowledged failures are not reported, and are new once the acknowledgement has ended. A name
     without a condition stays as it was reported.
     """
-    new, recovered, failures = {}, [], dict(reported.failures)
+    new_problems, recovered, failures = {}, [], dict(reported.failures)
     for name, condition in conditions.items():
         before = failures.pop(name, None)
         if condition.failure is None:
@@ -88,9 +88,9 @@ def changes_since(
         elif not condition.is_acknowledged:
             failures[name] = condition.failure
             if before is None or not before.is_same(condition.failure):
-                new[name] = condition.problem
+                new_problems[name] = condition.problem
     return FailureChanges(
-        new=new, recovered=tuple(recovered), reported=ReportedFailures(failures=failures)
+        new=new_problems, recovered=tuple(recovered), reported=ReportedFailures(failures=failures)
     )
 
 
@@ -111,8 +111,8 @@ def report_new_failures(
     """
     reported = _read(state)
     conditions = _conditions(state, {*failed, *reported.failures}, now=now)
-    parts = {name for name, failure in reported.failures.items() if failure.step == RUN}
-    for name in parts | problems_of_run.keys():
+    reported_parts = {name for name, failure in reported.failures.items() if failure.step == RUN}
+    for name in reported_parts | problems_of_run.keys():
         problem = problems_of_run.get(name)
         failure = Failure.of(RUN, problem) if problem is not None else None
         conditions[name] = Condition(failure=failure, problem=problem or "")

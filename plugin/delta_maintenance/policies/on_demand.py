@@ -57,8 +57,10 @@ def run_operation(
     now, record = environment.now, find(operation)
     started = now()
 
-    def assess(rules: PolicyTable, runs: Sequence[LastRun], known: Assessment | None) -> Assessment:
-        previous = known.health if known is not None else None
+    def assess(
+        rules: PolicyTable, runs: Sequence[LastRun], last_assessment: Assessment | None
+    ) -> Assessment:
+        previous = last_assessment.health if last_assessment is not None else None
         return assess_table(
             table, rules, now=now(), last_runs=runs, previous=previous, snapshots=snapshots
         )
@@ -142,11 +144,11 @@ def run_plans(
         last_runs = result.last_runs
         if result.status != "done":
             break
-    first, last = results[0], results[-1]
+    first_result, last_result = results[0], results[-1]
     return replace(
-        last,
-        started_at=first.started_at,
-        before=first.before,
+        last_result,
+        started_at=first_result.started_at,
+        before=first_result.before,
         outcomes=tuple(outcome for result in results for outcome in result.outcomes),
     )
 
@@ -159,12 +161,12 @@ def _outcome(
     plan_only: bool,
     approved: ApprovedPlan | None,
 ) -> OperationOutcome:
-    started, asked = context.environment.now(), None
-    with measured(context.table.store, context.jobs) as found:
+    started, request = context.environment.now(), None
+    with measured(context.table.store, context.jobs) as measurement:
         try:
-            asked = ask()
+            request = ask()
             outcome = execute(
-                context, asked, commits_made=0, plan_only=plan_only, approved=approved
+                context, request, commits_made=0, plan_only=plan_only, approved=approved
             )
         except Exception as error:
             blank = OperationOutcome(
@@ -172,12 +174,12 @@ def _outcome(
                 status="failed",
                 reason=_REASON,
                 started_at=started,
-                engine=asked.engine if asked is not None else "local",
+                engine=request.engine if request is not None else "local",
             )
             outcome = failed(context, blank, error)
         outcome = with_freed(context, outcome, context.table.store.bytes_of_deleted)
     seconds = (context.environment.now() - started).total_seconds()
-    return replace(outcome, seconds=seconds, cost=found.cost)
+    return replace(outcome, seconds=seconds, cost=measurement.cost)
 
 
 def _asked(
@@ -190,19 +192,24 @@ def _asked(
 
     Raises `InvalidRequestError` for unknown or missing options.
     """
-    found = next((each for each in assessment.operations if each.operation == record.name), None)
-    by_policy = found.options.to_json() if found is not None and found.options is not None else {}
+    assessed = next(
+        (operation for operation in assessment.operations if operation.operation == record.name),
+        None,
+    )
+    by_policy = (
+        assessed.options.to_json() if assessed is not None and assessed.options is not None else {}
+    )
     writers = table.rules.other_writers
     if record.effects.changes_table and writers is not None:
         by_policy = {"other_writers": writers, **by_policy}
-    asked: Any = read_options(record, {**by_policy, **without_empty(given)})
-    engine: Literal["local", "spark"] = found.engine if found is not None else "local"
-    if "engine" in given and asked.engine != "auto":
-        engine = asked.engine
+    requested_options: Any = read_options(record, {**by_policy, **without_empty(given)})
+    engine: Literal["local", "spark"] = assessed.engine if assessed is not None else "local"
+    if "engine" in given and requested_options.engine != "auto":
+        engine = requested_options.engine
     return AssessedOperation(
         operation=record.name,
         status="due",
         reason=_REASON,
         engine=engine,
-        options=asked,
+        options=requested_options,
     )

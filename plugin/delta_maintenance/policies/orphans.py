@@ -96,7 +96,7 @@ class Orphans:
     @property
     def size(self) -> int:
         """The bytes of all orphans."""
-        return sum(each.size or 0 for each in self.orphans)
+        return sum(orphan.size or 0 for orphan in self.orphans)
 
 
 def find_orphans(
@@ -113,19 +113,19 @@ def find_orphans(
     table refers to. Reads the logs of known tables only if there are unknown ones. Nothing is
     written.
     """
-    found = discover(_asking_for_everything(policy), storage_options=storage_options)
-    failures = [Failure(where=each.pattern, error=each.error) for each in found.unread]
+    discovery = discover(_asking_for_everything(policy), storage_options=storage_options)
+    failures = [Failure(where=pattern.pattern, error=pattern.error) for pattern in discovery.unread]
     # A caller without rights gets an empty list, and every table would seem to be an orphan.
     no_rights = CatalogError("the catalog lists no table", remedy="grant the right to list tables")
     failures += (
         Failure(where=f"catalogs.{key}", error=no_rights)
         for key in policy.catalogs
-        if f"{key}.**" in found.empty
+        if f"{key}.**" in discovery.empty
     )
-    known = _Places(found)
+    known_places = _Places(discovery)
     candidates: dict[tuple[str, ...], _Candidate] = {}
     num_known = excluded = 0
-    for folder in dict.fromkeys(each.rstrip("/") or each for each in under):
+    for folder in dict.fromkeys(address.rstrip("/") or address for address in under):
         options = partial(_options_at, policy, folder, storage_options)
         try:
             paths = _tables_below(folder, options())
@@ -134,7 +134,7 @@ def find_orphans(
             continue
         for path in paths:
             uri = str(Address.parse(folder).join(path)) if path else folder
-            if known.has(uri):
+            if known_places.has(uri):
                 num_known += 1
             elif any(
                 Pattern(entry.pattern or "").matches(uri) and entry.excludes(uri)
@@ -143,15 +143,15 @@ def find_orphans(
                 excluded += 1
             else:
                 candidates.setdefault(place_of(uri), _Candidate(uri, folder, path))
-    uris = [each.uri for each in candidates.values()]
+    uris = [candidate.uri for candidate in candidates.values()]
     now = now or clock.now()
-    by, unread = _references(found.tables, uris, storage_options, now=now) if uris else ({}, [])
+    by, unread = _references(discovery.tables, uris, storage_options, now=now) if uris else ({}, [])
     with ThreadPoolExecutor(_PARALLEL) as pool:
         measured = pool.map(
-            lambda each: _measured(each, _options_at(policy, each.folder, storage_options)),
-            [each for each in candidates.values() if each.uri not in by],
+            lambda orphan: _measured(orphan, _options_at(policy, orphan.folder, storage_options)),
+            [candidate for candidate in candidates.values() if candidate.uri not in by],
         )
-        orphans = [replace(each, contains=known.below(each.uri)) for each in measured]
+        orphans = [replace(orphan, contains=known_places.below(orphan.uri)) for orphan in measured]
     return Orphans(
         under=tuple(under),
         assessed_at=now,
@@ -200,9 +200,9 @@ class _Candidate:
 class _Places:
     """Where the known tables are."""
 
-    def __init__(self, found: Discovery) -> None:
-        self._names = {_place(table.uri): table.name for table in found.tables}
-        self._names |= {_place(each.uri): each.name for each in found.duplicates}
+    def __init__(self, discovery: Discovery) -> None:
+        self._names = {_place(table.uri): table.name for table in discovery.tables}
+        self._names |= {_place(duplicate.uri): duplicate.name for duplicate in discovery.duplicates}
 
     def has(self, uri: str) -> bool:
         return _place(uri) in self._names
@@ -286,13 +286,13 @@ def _listed(store: Store, candidate: _Candidate) -> Orphan:
             there = store.statuses(there["path"])
         files += there.num_rows
         size += pc.sum(there["size"]).as_py() or 0
-        named = pc.struct_field(pc.extract_regex(there["path"], log).combine_chunks(), "version")
-        commits = pa.table({"version": named, "ms": there["modified_ms"]}).filter(
-            pc.is_valid(named)
+        versions = pc.struct_field(pc.extract_regex(there["path"], log).combine_chunks(), "version")
+        commits = pa.table({"version": versions, "ms": there["modified_ms"]}).filter(
+            pc.is_valid(versions)
         )
         if commits.num_rows:
-            last = commits.take(pc.sort_indices(commits, [("version", "descending")])[:1])
-            here = int(last["version"][0].as_py()), last["ms"][0].as_py()
+            last_commit = commits.take(pc.sort_indices(commits, [("version", "descending")])[:1])
+            here = int(last_commit["version"][0].as_py()), last_commit["ms"][0].as_py()
             newest = max(newest or (-1, None), here, key=lambda each: each[0])
     version, ms = newest or (None, None)
     return Orphan(

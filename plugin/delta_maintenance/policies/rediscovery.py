@@ -18,18 +18,18 @@ def tables_of_catalog(
     The discovery also has the tables that the policy names by address, because the catalog does not
     contribute these again.
     """
-    named = tuple(entry for entry in policy.tables if entry.uri is not None)
+    entries_with_address = tuple(entry for entry in policy.tables if entry.uri is not None)
     only = Policy(
         version=1,
         defaults=policy.defaults,
         catalogs=policy.catalogs,
-        tables=(*named, *policy.names[catalog]),
+        tables=(*entries_with_address, *policy.names[catalog]),
     )
     return discover(only, storage_options=storage_options, memory=memory, pauses=())
 
 
 def kept_tables(
-    policy: Policy, found: Discovery, before: Iterable[PolicyTable]
+    policy: Policy, discovery: Discovery, before: Iterable[PolicyTable]
 ) -> Mapping[str, PolicyTable]:
     """Returns the tables of an earlier discovery whose part could not be listed now, each by its
     name, that the policy still asks for.
@@ -37,9 +37,9 @@ def kept_tables(
     They are as they were then: with their rules, and at their address. A part is a pattern of
     addresses, a catalog, or a schema or a table of one.
     """
-    failed = {each.pattern for each in found.unread}
-    names = {table.name for table in found.tables}
-    places = {place_of(table.uri) for table in found.tables}
+    failed = {pattern.pattern for pattern in discovery.unread}
+    names = {table.name for table in discovery.tables}
+    places = {place_of(table.uri) for table in discovery.tables}
     return {
         table.name: table
         for table in (before if failed else ())

@@ -92,8 +92,8 @@ def run(
             plans_on_spark=approvals.plans_on_spark,
             claim=claim,
         )
-        known = {each.operation: each for each in last_runs}
-        return _Run(context, known, approvals, plan_only).run()
+        run_of_operation = {last_run.operation: last_run for last_run in last_runs}
+        return _Run(context, run_of_operation, approvals, plan_only).run()
 
 
 def failed_run(
@@ -218,16 +218,16 @@ class _Run:
                 f"{duration_text(limit)} are allowed; run again",
                 exit_status=RefusedError.exit_status,
             )
-        made = sum(outcome.commits for outcome in self.outcomes)
-        with measured(self.context.table.store, self.context.jobs) as found:
+        commits_made = sum(outcome.commits for outcome in self.outcomes)
+        with measured(self.context.table.store, self.context.jobs) as measurement:
             try:
                 if needed and approved is None:
-                    outcome = plan_for_approval(self.context, due, commits_made=made)
+                    outcome = plan_for_approval(self.context, due, commits_made=commits_made)
                 else:
                     outcome = execute(
                         self.context,
                         due,
-                        commits_made=made,
+                        commits_made=commits_made,
                         plan_only=self.plan_only,
                         approved=approved,
                     )
@@ -235,17 +235,21 @@ class _Run:
                 outcome = failed(self.context, blank, error)
             outcome = with_freed(self.context, outcome, self._bytes_of_deleted)
         seconds = (self.context.environment.now() - now).total_seconds()
-        outcome = replace(outcome, seconds=seconds, cost=found.cost)
+        outcome = replace(outcome, seconds=seconds, cost=measurement.cost)
         if outcome.status not in ("planned", "stopped", "needs-approval"):
             table_id = self.context.snapshots.known_id
             runs = updated_runs(outcome, self.last_runs.values(), table_id=table_id)
-            self.last_runs = {each.operation: each for each in runs}
+            self.last_runs = {last_run.operation: last_run for last_run in runs}
         return outcome
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)
-        first = next((each for each in self.outcomes if each.status == status), None)
-        ended_by = before if before.status == "failed" else first if status in _ENDING else None
+        ending_outcome = next(
+            (outcome for outcome in self.outcomes if outcome.status == status), None
+        )
+        ended_by = (
+            before if before.status == "failed" else ending_outcome if status in _ENDING else None
+        )
         problem = (
             ended_by.problem
             if isinstance(ended_by, Assessment)

@@ -31,15 +31,15 @@ def tables_in(
     `_`, nor those that `leads_on` refuses. A folder whose log contains no version hides nothing: it
     is yielded unless there are tables below it.
     """
-    first = store.list_level()
-    if first is None:
+    first_level = store.list_level()
+    if first_level is None:
         # Such stores can only list everything.
         yield from _outermost(store.list_tree())
         return
     tables: set[str] = set()
     empty: set[str] = set()
     with StreamingPool(parallel) as pool:
-        level, listed = [""], [first]
+        level, listed = [""], [first_level]
         while level:
             deeper: list[str] = []
             parents: dict[str, list[str]] = {}
@@ -100,13 +100,13 @@ def _folders(entries: pa.Table) -> list[str]:
 
 def _outermost(batches: Iterable[pa.Table]) -> Iterator[str]:
     """Derives the folders of tables that are in no other table from listed files."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for batch in batches:
         logs = batch.filter(pc.match_substring_regex(batch["path"], _IN_LOG))
         tables = pc.replace_substring_regex(logs["path"], rf"(^|/){LOG_DIRECTORY}/.*$", "")
-        found.update(pc.unique(tables).to_pylist())
+        folders.update(pc.unique(tables).to_pylist())
     outermost: str | None = None
-    for path in sorted(found, key=lambda path: path.split("/") if path else []):
+    for path in sorted(folders, key=lambda path: path.split("/") if path else []):
         if outermost is None or not _is_below(path, outermost):
             outermost = path
             yield path

@@ -89,12 +89,12 @@ class CatalogRule(Rules):
 
     def rules_of(self, key: str, below: tuple[str, ...]) -> list[tuple[str, Rules]]:
         """The rules of the catalog and of its first schema that matches, each with its place."""
-        found: list[tuple[str, Rules]] = [(f"catalogs.{key}", self)]
+        named_rules: list[tuple[str, Rules]] = [(f"catalogs.{key}", self)]
         for schema, rules in self.schemas.items():
             if NamePattern(f"{key}.{schema}").matches(below[:-1]):
-                found.append((f"catalogs.{key}.schemas.{schema}", rules))
+                named_rules.append((f"catalogs.{key}.schemas.{schema}", rules))
                 break
-        return found
+        return named_rules
 
     def reference(self) -> StorageRule:
         """How to reach the catalog, as storage options (`catalogs.settings.settings_of`)."""
@@ -105,15 +105,15 @@ class CatalogRule(Rules):
             options["catalog_name"] = self.catalog
         return StorageRule(catalog_connection=self.connection, options=options)
 
-    def storage_rule(self, table: CatalogTable, own: StorageRule) -> StorageRule:
+    def storage_rule(self, table: CatalogTable, table_rule: StorageRule) -> StorageRule:
         """How to reach the table's store: by credentials of the catalog, if it vends them and the
         policy does not say otherwise.
 
         A catalog-managed table needs its catalog in any case, for its newest version.
         """
-        vends = table.vends_credentials and own.connection is None and not own.options
+        vends = table.vends_credentials and table_rule.connection is None and not table_rule.options
         if not (vends or table.catalog_managed):
-            return own
+            return table_rule
         catalog = self.reference()
         options = {**catalog.options, CATALOG_TABLE: str(table.name), LOCATION: table.location}
         if not vends:
@@ -121,9 +121,9 @@ class CatalogRule(Rules):
         if table.catalog_managed:
             options[MANAGED] = "true"
         return StorageRule(
-            connection=own.connection,
+            connection=table_rule.connection,
             catalog_connection=catalog.catalog_connection,
-            options={**options, **own.options},
+            options={**options, **table_rule.options},
         )
 
 

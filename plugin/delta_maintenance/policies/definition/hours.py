@@ -60,9 +60,9 @@ class Hours(PolicyModel):
         yesterday = instant.astimezone(zone).date() - _DAY
         parsed = [_parsed(text) for text in self.windows]
         for day in (yesterday + _DAY * number for number in range(_WEEK + 2)):
-            for days, first, last in parsed:
+            for days, start, end in parsed:
                 if day.weekday() in days:
-                    yield _at(day, first, zone), _at(day, last, zone)
+                    yield _at(day, start, zone), _at(day, end, zone)
 
 
 def _at(day: date, since_midnight: timedelta, zone: ZoneInfo) -> datetime:

@@ -31,10 +31,10 @@ class Pattern:
     def leads_on(self, path: str) -> bool:
         """Whether a folder, relative to the root, can match or contain a match."""
         segments = path.split("/")
-        for wanted, segment in zip(self._segments, segments, strict=False):
-            if wanted == "**":
+        for pattern_segment, segment in zip(self._segments, segments, strict=False):
+            if pattern_segment == "**":
                 return True
-            if not _expression(wanted).fullmatch(segment):
+            if not _expression(pattern_segment).fullmatch(segment):
                 return False
         return len(segments) <= len(self._segments)
 
@@ -44,7 +44,7 @@ class Pattern:
 
     @cached_property
     def _segments(self) -> list[str]:
-        return [part for part in self.text[len(self.root) :].split("/") if part]
+        return [segment for segment in self.text[len(self.root) :].split("/") if segment]
 
 
 @lru_cache(maxsize=4096)
@@ -88,10 +88,10 @@ class NamePattern:
 
     def leads_to(self, below: Sequence[str]) -> bool:
         """Whether a namespace can contain a match, given its parts below the catalog."""
-        for wanted, part in zip(self._parts, below, strict=False):
-            if wanted == "**":
+        for pattern_part, part in zip(self._parts, below, strict=False):
+            if pattern_part == "**":
                 return True
-            if not _expression(wanted).fullmatch(encoded(part)):
+            if not _expression(pattern_part).fullmatch(encoded(part)):
                 return False
         return len(below) < len(self._parts)
 

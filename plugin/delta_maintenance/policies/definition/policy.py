@@ -63,8 +63,8 @@ class TableEntry(Rules):
 
     @model_validator(mode="after")
     def _says_where(self) -> Self:
-        given = sum(each is not None for each in (self.uri, self.pattern, self.catalog))
-        if given != 1:
+        num_places = sum(place is not None for place in (self.uri, self.pattern, self.catalog))
+        if num_places != 1:
             raise ValueError("a table has a uri, a pattern or a catalog; give one of them")
         if self.uri is not None and is_catalog_name(self.uri):
             raise ValueError(
@@ -199,13 +199,13 @@ class Policy(PolicyModel):
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
-        for what, values in (
+        for subject, values in (
             ("named", [e.name or e.uri for e in self.tables if e.uri is not None]),
             ("at", [e.uri for e in self.tables if e.uri is not None]),
             ("at", [e.catalog for e in self.tables if e.catalog is not None and e.is_one]),
         ):
             if (twice := _repeated(values)) is not None:
-                raise ValueError(f"two tables are {what} {twice}; keep one of them")
+                raise ValueError(f"two tables are {subject} {twice}; keep one of them")
         for entry in self.tables:
             for text in (entry.catalog, *entry.exclude) if entry.catalog is not None else ():
                 if text is not None and _names(text).key not in self.catalogs:
@@ -248,9 +248,9 @@ class Policy(PolicyModel):
         rule = self.ledger
         if rule is None or rule.maintenance is None or self._entry_at(rule.uri) is not None:
             return None
-        taken = any(table.name == LEDGER for table in self.named_tables)
+        is_name_taken = any(table.name == LEDGER for table in self.named_tables)
         layers = [(LEDGER, rule.own_rules), (LEDGER, rule.maintenance)]
-        made = _table(Rules(), layers, rule.uri, rule.uri if taken else LEDGER)
+        made = _table(Rules(), layers, rule.uri, rule.uri if is_name_taken else LEDGER)
         return made.model_copy(update={"rules_from": (LEDGER,), "is_ledger": True})
 
     @cached_property
@@ -288,20 +288,22 @@ class Policy(PolicyModel):
         ]
         if not entries:
             return None
-        own = next((entry for entry in entries if entry.is_one), None)
+        own_entry = next((entry for entry in entries if entry.is_one), None)
         pattern = next((entry for entry in entries if not entry.is_one), None)
         layers = catalog.rules_of(key, below)
-        layers += [(entry.catalog or "", entry) for entry in (pattern, own) if entry is not None]
-        made = _table(self.defaults, layers, table.location, str(table.name))
-        storage = catalog.storage_rule(table, made.rules.storage)
+        layers += [
+            (entry.catalog or "", entry) for entry in (pattern, own_entry) if entry is not None
+        ]
+        policy_table = _table(self.defaults, layers, table.location, str(table.name))
+        storage = catalog.storage_rule(table, policy_table.rules.storage)
         tags = tuple(f"{key}={value}" if value else key for key, value in table.tags.items())
-        return made.model_copy(
+        return policy_table.model_copy(
             update={
-                "owner": made.owner if made.owner is not None else table.owner,
-                "tags": made.tags or tags,
+                "owner": policy_table.owner if policy_table.owner is not None else table.owner,
+                "tags": policy_table.tags or tags,
                 "comment": table.comment,
                 "is_shallow_clone": table.is_shallow_clone,
-                "rules": made.rules.model_copy(update={"storage": storage}),
+                "rules": policy_table.rules.model_copy(update={"storage": storage}),
             }
         )
 
@@ -311,9 +313,9 @@ class Policy(PolicyModel):
         A table of the document has the name and the address that `policies.discovery` gives it,
         however the address is spelled.
         """
-        own = self._entry_at(uri)
-        if own is not None and own.uri is not None:
-            return self._table(own.uri, name or own.name or own.uri, own)
+        own_entry = self._entry_at(uri)
+        if own_entry is not None and own_entry.uri is not None:
+            return self._table(own_entry.uri, name or own_entry.name or own_entry.uri, own_entry)
         ledger = self.ledger_table
         if ledger is not None and address.place_of(uri) == address.place_of(ledger.uri):
             return ledger if name is None else ledger.model_copy(update={"name": name})
@@ -357,16 +359,16 @@ class Policy(PolicyModel):
 
     @cached_property
     def _by_place(self) -> Mapping[tuple[str, str, str], TableEntry]:
-        named = [entry for entry in self.tables if entry.uri is not None]
-        return {address.place_of(e.uri): e for e in reversed(named) if e.uri is not None}
+        entries = [entry for entry in self.tables if entry.uri is not None]
+        return {address.place_of(e.uri): e for e in reversed(entries) if e.uri is not None}
 
     def table_of(self, entry: TableEntry, uri: str) -> PolicyTable:
         """A table that has the rules of this entry, wherever it is."""
         return _table(self.defaults, [(entry.pattern or uri, entry)], uri, entry.name or uri)
 
-    def _table(self, uri: str, name: str, own: TableEntry | None) -> PolicyTable:
+    def _table(self, uri: str, name: str, own_entry: TableEntry | None) -> PolicyTable:
         pattern = next((e for e in self.patterns if e.path_of(uri) is not None), None)
-        layers = [(e.pattern or uri, e) for e in (pattern, own) if e is not None]
+        layers = [(e.pattern or uri, e) for e in (pattern, own_entry) if e is not None]
         return _table(self.defaults, layers, uri, name)
 
 
@@ -413,7 +415,7 @@ def _table(
     merged = _with_followers(_merged(defaults, [rules for _, rules in layers]))
     if merged.readers:
         by = next(
-            (each for _, each in reversed(layers) if "readers" in each.model_fields_set), None
+            (rules for _, rules in reversed(layers) if "readers" in rules.model_fields_set), None
         )
         of_one = isinstance(by, TableEntry) and by.is_one
         readers = tuple(rule.in_entry(of_one_table=of_one) for rule in merged.readers)
@@ -421,8 +423,8 @@ def _table(
     return PolicyTable(
         name=name,
         uri=uri,
-        owner=next((each.owner for each in entries if each.owner is not None), None),
-        tags=next((each.tags for each in entries if each.tags), ()),
+        owner=next((entry.owner for entry in entries if entry.owner is not None), None),
+        tags=next((entry.tags for entry in entries if entry.tags), ()),
         rules_from=tuple(place for place, _ in layers),
         rules=merged,
     )
@@ -433,8 +435,8 @@ def _merged(defaults: Rules, layers: Sequence[Rules]) -> Rules:
     if not any(layers_given):
         return defaults
     merged = defaults.model_dump(exclude_unset=True)
-    for each in layers_given:
-        merged = _over(merged, each)
+    for layer in layers_given:
+        merged = _over(merged, layer)
     return Rules.model_validate(merged)
 
 
@@ -464,9 +466,9 @@ _names = lru_cache(maxsize=1024)(NamePattern)
 
 
 def _repeated(values: Iterable[str]) -> str | None:
-    seen: set[str] = set()
+    known_values: set[str] = set()
     for value in values:
-        if value in seen:
+        if value in known_values:
             return value
-        seen.add(value)
+        known_values.add(value)
     return None

@@ -67,12 +67,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def _first_problem(error: ValidationError, text: str, model: type[BaseModel]) -> str:
-    first = error.errors(include_url=False)[0]
-    option = _option(first["loc"])
-    line = _line(text, first["loc"])
-    others = error.error_count() - 1
-    more = f" (and {others} more)" if others else ""
-    return f"line {line}: {option}{_message(first, model)}{more}"
+    first_error = error.errors(include_url=False)[0]
+    option = _option(first_error["loc"])
+    line = _line(text, first_error["loc"])
+    num_others = error.error_count() - 1
+    rest = f" (and {num_others} more)" if num_others else ""
+    return f"line {line}: {option}{_message(first_error, model)}{rest}"
 
 
 def _message(problem: ErrorDetails, model: type[BaseModel]) -> str:
@@ -122,10 +122,10 @@ def _line(text: str, location: tuple[int | str, ...]) -> int:
     line = 0 if node is None else node.start_mark.line
     for part in location:
         if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == part), None)
-            if found is None:
+            node_pair = next(((k, v) for k, v in node.value if k.value == part), None)
+            if node_pair is None:
                 break
-            line, node = found[0].start_mark.line, found[1]
+            line, node = node_pair[0].start_mark.line, node_pair[1]
         elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
             node = node.value[part]
             line = node.start_mark.line

@@ -43,12 +43,12 @@ class ReaderRule(PolicyModel):
 
     @model_validator(mode="after")
     def _is_one_reader(self) -> Self:
-        given = [
-            each
-            for each in (self.stream, self.change_feed, self.share, self.last_read)
-            if each is not None
+        references = [
+            reference
+            for reference in (self.stream, self.change_feed, self.share, self.last_read)
+            if reference is not None
         ]
-        if len(given) != 1:
+        if len(references) != 1:
             raise ValueError(
                 "a reader is a stream, a change_feed, a share or a last_read; give one of them"
             )
@@ -56,7 +56,7 @@ class ReaderRule(PolicyModel):
             if self.max_lag is None:
                 raise ValueError("a change_feed or a share needs max_lag")
             only = (self.silent_after, self.must_match, self.name, self.storage)
-            if any(each is not None for each in only):
+            if any(field is not None for field in only):
                 raise ValueError(
                     "only a stream or a last_read has silent_after, must_match, name or storage"
                 )
@@ -85,10 +85,10 @@ class ReaderRule(PolicyModel):
             "share": self.share,
             "last-read": self.last_read,
         }
-        kind, named = next((kind, text) for kind, text in kinds.items() if text is not None)
+        kind, reference = next((kind, text) for kind, text in kinds.items() if text is not None)
         return Reader(
             kind=kind,
-            name=self.name or named,
+            name=self.name or reference,
             address=self.address,
             must_match=self.must_match is not False,
             max_lag=self.max_lag,

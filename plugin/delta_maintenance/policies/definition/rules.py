@@ -162,7 +162,7 @@ class Rules(_OperationRules):
 
         An operation without a policy key has no rule of its own; the common rules are kept.
         """
-        kept = {
+        other_rules = {
             name: getattr(self, name)
             for name in (
                 "engine",
@@ -176,8 +176,8 @@ class Rules(_OperationRules):
             )
         }
         part = _PARTS.get(operation)
-        asked = {} if part is None else {part.key: _at_once(part, self.value(part.key))}
-        return Rules(**kept, **asked)
+        forced_rule = {} if part is None else {part.key: _at_once(part, self.value(part.key))}
+        return Rules(**other_rules, **forced_rule)
 
 
 def _at_once(part: PolicyPart, value: object) -> Rule | bool:
@@ -205,17 +205,21 @@ def with_promises(
     for number, rule_set in enumerate(rules if snapshot is not None else ()):
         rule = None if record.policy is None else rule_set.value(record.policy.key)
         promised = rule.promised(snapshot) if isinstance(rule, Rule) and snapshot else {}
-        for name, least in promised.items():
-            given: timedelta | None = getattr(options, name)
-            is_short = given is not None and given < least
+        for name, promised_length in promised.items():
+            option_length: timedelta | None = getattr(options, name)
+            is_short = option_length is not None and option_length < promised_length
             if is_short and options.allow_short_retention and options.no_other_writers:
                 continue
-            if given is not None and is_short and not number:
+            if option_length is not None and is_short and not number:
                 raise RefusedError(
-                    f"a retention of {duration_text(given)} is shorter than that of the policy, "
-                    f"{duration_text(least)}",
+                    f"a retention of {duration_text(option_length)} is shorter than that of the "
+                    f"policy, {duration_text(promised_length)}",
                     remedy=f"leave out {name}, or give both flags that allow a short retention",
                 )
-            longest[name] = max(given or least, least, longest.get(name, least))
+            longest[name] = max(
+                option_length or promised_length,
+                promised_length,
+                longest.get(name, promised_length),
+            )
     held = options.holders.and_those(rule_set.holders for rule_set in rules)
     return replace(options, holders=held, **longest)

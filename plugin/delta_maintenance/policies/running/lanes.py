@@ -38,14 +38,14 @@ def start_jobs(
     that waits for a silent store would hold it up for minutes.
     """
     jobs = [Job[Made]() for _ in items]
-    left: SimpleQueue[tuple[Job[Made], Item]] = SimpleQueue()
+    unbegun: SimpleQueue[tuple[Job[Made], Item]] = SimpleQueue()
     for pair in zip(jobs, items, strict=True):
-        left.put(pair)
+        unbegun.put(pair)
 
     def run_lane() -> None:
         while True:
             try:
-                job, item = left.get_nowait()
+                job, item = unbegun.get_nowait()
             except Empty:
                 return
             job.began = time.monotonic()
@@ -69,10 +69,10 @@ def work_side_by_side(work: Callable[[Item], Made], items: Sequence[Item]) -> li
 def wait_for(job: Job[Made], *, patience: float) -> bool:
     """Waits until a job is done or has run for so many seconds; returns whether it is done."""
     while not job.done():
-        left = patience if job.began is None else job.began + patience - time.monotonic()
-        if left <= 0:
+        seconds_left = patience if job.began is None else job.began + patience - time.monotonic()
+        if seconds_left <= 0:
             return False
-        wait([job], timeout=left)
+        wait([job], timeout=seconds_left)
     return True
 
 
@@ -94,26 +94,26 @@ class Turns:
     @contextmanager
     def turn(self, answered_in: float) -> Iterator[None]:
         """Waits for the turn of a table that took so many seconds to read, and holds it."""
-        own = (answered_in, next(self._numbers))
+        ticket = (answered_in, next(self._numbers))
         with self._changed:
-            heapq.heappush(self._waiting, own)
+            heapq.heappush(self._waiting, ticket)
             self._changed.notify_all()
-            while (seconds := self._seconds_left(own)) != 0:
+            while (seconds := self._seconds_left(ticket)) != 0:
                 self._changed.wait(seconds)
-            self._waiting.remove(own)
+            self._waiting.remove(ticket)
             heapq.heapify(self._waiting)
-            self._began[own] = time.monotonic()
+            self._began[ticket] = time.monotonic()
             self._changed.notify_all()
         try:
             yield
         finally:
             with self._changed:
-                del self._began[own]
+                del self._began[ticket]
                 self._changed.notify_all()
 
-    def _seconds_left(self, own: tuple[float, int]) -> float | None:
+    def _seconds_left(self, ticket: tuple[float, int]) -> float | None:
         """Returns the time until a table may begin; None if that depends on others."""
-        if self._waiting[0] != own or len(self._began) >= self._at_once:
+        if self._waiting[0] != ticket or len(self._began) >= self._at_once:
             return None
         if not self._began:
             return 0
