@@ -22,11 +22,11 @@ from delta_maintenance_airflow.spark.submission import SparkSubmission
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from delta_maintenance.operations.core.policy_values import StorageRule
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.policies.execute import SubmitToSpark
     from delta_maintenance.policies.models import AssessedOperation, RunResult
     from delta_maintenance.policies.session import PolicySession

@@ -124,7 +124,7 @@ def _approved(
     A retry of the step does not find those that it has already run.
     """
     # Loads pyarrow, which loading definitions must not require.
-    from delta_maintenance.policies.entry_files import identity_of
+    from delta_maintenance.address import identity_of
 
     waiting = _chosen(context, config, tables)
     if config.run_id is None:

@@ -62,7 +62,7 @@ def find_tables(
     """
     # Imported here because both load PyArrow, and loads of definitions do not need it.
     from delta_maintenance.policies.discovery import discover
-    from delta_maintenance.policies.rediscovery import kept_tables
+    from delta_maintenance.policies.session import kept_tables
 
     discovery = discover(policy, storage_options=storage_options)
     if before is not None:

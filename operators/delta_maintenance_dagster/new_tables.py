@@ -59,7 +59,7 @@ class NewTables:
         # Imported here because it loads PyArrow; definitions must load fast.
         from delta_maintenance.address import place_of
         from delta_maintenance.policies.catalogs import CatalogMemory
-        from delta_maintenance.policies.rediscovery import tables_of_catalog
+        from delta_maintenance.policies.session import tables_of_catalog
 
         storage = self._storage.here()
         self._memory = self._memory or CatalogMemory.in_process()

@@ -14,8 +14,8 @@ from delta_maintenance.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from delta_maintenance import Table
+    from delta_maintenance.operations.core.policy_values import StorageRule
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.definition.storage import StorageRule
 
 
 class DeltaStorageResource(dg.ConfigurableResource[Any]):

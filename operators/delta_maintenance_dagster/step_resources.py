@@ -12,7 +12,7 @@ from urllib.parse import quote
 import dagster as dg
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.policies.definition.storage import StorageRule
+from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
@@ -126,7 +126,7 @@ class Resources:
         """
         from delta_maintenance.policies.clones import PolicyClones
         from delta_maintenance.policies.discovery import Discovery, FailedSearches, discover
-        from delta_maintenance.policies.rediscovery import kept_tables
+        from delta_maintenance.policies.session import kept_tables
         from delta_maintenance.storage import open_store
 
         provided = context.resources

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.ledger import LedgerRule
+    from delta_maintenance.policies.definition.ledger import LedgerRule, Prices
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.definition.prices import Prices
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
@@ -408,7 +407,7 @@ def all_of(
 
 def _answering_first(runs: Sequence[TableRun]) -> Iterator[TableRun]:
     """Yields the tables whose store answers at once, in order, and then the others as theirs do."""
-    from delta_maintenance.policies.running.lanes import start_jobs, wait_for
+    from delta_maintenance.policies.lanes import start_jobs, wait_for
 
     if len(runs) < 2:
         yield from runs

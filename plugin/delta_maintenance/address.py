@@ -12,6 +12,7 @@ credentials or a query. All other characters are literal.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Sequence
@@ -364,3 +365,18 @@ CATALOG_TABLE = "catalog_table"
 _SCHEMES = frozenset(kind.value for kind in CatalogKind)
 _RESERVED = re.compile(r"[/?#@\x00-\x1f\x7f]")
 _ENCODED = re.compile(r"[%/?#@:*\x00-\x1f\x7f]")
+
+
+def identity_of(uri: str) -> str:
+    """Returns a digest that is equal for all forms of the address of one table."""
+    try:
+        place: tuple[str, ...] = place_of(uri)
+    except InvalidRequestError:
+        # Such as an address with credentials, whose failed assessment is stored.
+        place = ("", uri)
+    return digest_of("\0".join(place))
+
+
+def digest_of(text: str) -> str:
+    """Returns a digest of any text that can be part of the name of a file."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

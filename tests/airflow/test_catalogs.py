@@ -12,7 +12,7 @@ import yaml
 from airflow.sdk._shared.secrets_masker import redact
 
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
-from delta_maintenance.policies.definition.storage import StorageRule
+from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance_airflow import assets
 from delta_maintenance_airflow.health_page.known_tables import KnownTables
 from delta_maintenance_airflow.hooks import catalogs as hooks

@@ -13,9 +13,9 @@ from datetime import datetime
 from hashlib import sha256
 from urllib.parse import quote, unquote
 
+from delta_maintenance.address import identity_of
 from delta_maintenance.policies.approval import PLAN_LIFE, PendingPlan, put_off_operations
 from delta_maintenance.policies.assessments import AssessmentEntry
-from delta_maintenance.policies.entry_files import identity_of
 
 _LINK = re.compile(r"/dags/([^/]+)/runs/([^/]+)/tasks/([^/]+?)(?:/mapped/(\d+))?")
 _OPEN = ("awaiting_input", "deferred")

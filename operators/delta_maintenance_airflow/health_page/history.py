@@ -10,13 +10,12 @@ from datetime import datetime
 
 import pyarrow.compute as pc
 
+from delta_maintenance.address import identity_of
 from delta_maintenance.errors import NotADeltaTableError, failure_of
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.ledger.trends import LedgerHistory, Trends, first_day, read_history, trends
-from delta_maintenance.policies.definition.ledger import LedgerRule
-from delta_maintenance.policies.definition.prices import Prices
+from delta_maintenance.policies.definition.ledger import LedgerRule, Prices
 from delta_maintenance.policies.entries import BeforeAfter
-from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance_airflow.health_page.charts import trend_charts
 from delta_maintenance_airflow.health_page.drawing import Chart
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile

@@ -6,10 +6,9 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from delta_maintenance.address import CatalogName, is_catalog_name
+from delta_maintenance.address import CatalogName, identity_of, is_catalog_name
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.definition.policy import Policy, TableEntry, load_policy
-from delta_maintenance.policies.entry_files import identity_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, get_args
 
+from delta_maintenance.address import identity_of
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.policies.acknowledgements import Acknowledgement
 from delta_maintenance.policies.assessments import AssessmentEntry, PastRun, UnreadableEntry
-from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance_airflow.health_page.approvals import WaitingPlan
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables

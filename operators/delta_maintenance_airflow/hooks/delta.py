@@ -26,8 +26,8 @@ from delta_maintenance_airflow.hooks.storage_options import (
 if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.address import Located
+    from delta_maintenance.operations.core.policy_values import StorageRule
     from delta_maintenance.policies.definition.policy import Policy
-    from delta_maintenance.policies.definition.storage import StorageRule
     from delta_maintenance.storage import Store
 
 

@@ -110,7 +110,7 @@ class DeltaAssessOperator(BaseOperator):
         link: str,
     ) -> dict[str, dict[str, Any]]:
         """Returns the result for each table, by its address."""
-        from delta_maintenance.policies.running.lanes import start_jobs, wait_for
+        from delta_maintenance.policies.lanes import start_jobs, wait_for
 
         def assess(table: Mapping[str, str]) -> dict[str, Any]:
             began = time.monotonic()

@@ -118,7 +118,7 @@ class CatalogTables:
 
     def _list_catalog(self, policy: Policy, options: Mapping[str, str]) -> WatchedTables:
         # Imported here because they load PyArrow, which would block the event loop.
-        from delta_maintenance.policies.rediscovery import kept_tables, tables_of_catalog
+        from delta_maintenance.policies.session import kept_tables, tables_of_catalog
 
         discovery = tables_of_catalog(
             policy, self._catalog, storage_options=lambda *_: options, memory=self._memory

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
     from delta_maintenance.operations.holds.held_back import HeldBack
     from delta_maintenance.policies.approval import PendingPlan
-    from delta_maintenance.policies.definition.prices import Prices
+    from delta_maintenance.policies.definition.ledger import Prices
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 
 Metadata = dict[str, dg.MetadataValue[Any]]

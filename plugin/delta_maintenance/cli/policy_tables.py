@@ -176,7 +176,7 @@ class PolicyTables:
 
     def assessments(self) -> list[Assessment]:
         """Assesses the tables, and stores the results; then what could not be listed."""
-        from delta_maintenance.policies.running.lanes import work_side_by_side
+        from delta_maintenance.policies.lanes import work_side_by_side
 
         return [*work_side_by_side(self._assessed, self.tables), *self.unlisted]
 

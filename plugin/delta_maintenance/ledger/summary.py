@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.policies.definition.prices import Prices
+from delta_maintenance.policies.definition.ledger import Prices
 
 PRICED = (
     "requests_write",

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.address import identity_of
 from delta_maintenance.ledger.rows import SCHEMA
 from delta_maintenance.ledger.summary import PRICED, costs_of, freed_until
 from delta_maintenance.ledger.table import LedgerTable
-from delta_maintenance.policies.definition.prices import Prices
-from delta_maintenance.policies.entry_files import identity_of
+from delta_maintenance.policies.definition.ledger import Prices
 
 DAYS = 90
 _MOST_AHEAD = timedelta(days=31)

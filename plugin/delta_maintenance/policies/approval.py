@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, identity_of
 from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.facts import count_text, size_text
@@ -32,7 +32,6 @@ from delta_maintenance.operations.core.registry import AnyOperation, find, known
 from delta_maintenance.operations.core.rendering import without_controls
 from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.options import HeldVersions
-from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from delta_maintenance.address import digest_of, identity_of, place_of
 from delta_maintenance.errors import IncompleteError, InvalidRequestError, StorageError
 from delta_maintenance.policies.acknowledgements import Acknowledgement, still_acknowledged
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
@@ -30,12 +32,12 @@ from delta_maintenance.policies.entries import (
     newest_reports,
     still_waiting,
 )
-from delta_maintenance.policies.entry_files import SUFFIX, file_at, file_named, identity_of
 from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 __all__ = ["HISTORY", "AssessmentEntry", "AssessmentStore", "PastRun", "UnreadableEntry"]
 
+SUFFIX = ".json"
 MAX_BYTES = 512 << 10
 """The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
 _TURNS = 5
@@ -176,14 +178,14 @@ class AssessmentStore:
     def _put(self, entry: AssessmentEntry) -> None:
         assessed = entry.assessment
         if assessed.subject == "pattern":
-            self.store.put(file_named(assessed.name), _bounded(entry))
+            self.store.put(_file_named(assessed.name), _bounded(entry))
             return
         entry = replace(entry, identity=identity_of(assessed.uri))
-        self.store.put(file_at(assessed.uri), _bounded(entry))
+        self.store.put(_file_at(assessed.uri), _bounded(entry))
 
     def forget(self, pattern: str) -> None:
         """Removes the entry of a pattern, if there is one."""
-        self.store.delete(file_named(pattern))
+        self.store.delete(_file_named(pattern))
 
     def saved_at(self) -> Callable[[str, str], datetime | None]:
         """A function that returns when the entry of a table, given its address and its name, was
@@ -197,7 +199,7 @@ class AssessmentStore:
         }
 
         def at(uri: str, name: str) -> datetime | None:
-            return listed.get(file_at(uri)) or listed.get(file_named(name))
+            return listed.get(_file_at(uri)) or listed.get(_file_named(name))
 
         return at
 
@@ -216,9 +218,9 @@ class AssessmentStore:
         """The state of the table at an address in any form, or of the pattern with a name. None if
         it was never assessed. Raises errors of the store.
         """
-        status = self.store.stat(file_at(uri))
+        status = self.store.stat(_file_at(uri))
         if status is None:
-            status = self.store.stat(file_named(uri if name is None else name))
+            status = self.store.stat(_file_named(uri if name is None else name))
         return self._read(status) if status is not None else None
 
     def named(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
@@ -288,9 +290,32 @@ class AssessmentStore:
             return _unreadable(status, "it is not JSON")
         except InvalidRequestError as error:
             return _unreadable(status, error.problem)
-        if status.path not in (file_named(entry.name), f"{_stem(status)}.{entry.identity}{SUFFIX}"):
+        if status.path not in (
+            _file_named(entry.name),
+            f"{_stem(status)}.{entry.identity}{SUFFIX}",
+        ):
             return _unreadable(status, f"it is about another table, {entry.name!r}")
         return entry
+
+
+def _file_at(uri: str) -> str:
+    """Returns the name of the file of the table at an address."""
+    identity = identity_of(uri)
+    try:
+        readable = place_of(uri)[2]
+    except InvalidRequestError:
+        readable = ""
+    return f"{_readable(readable)}.{identity}{SUFFIX}"
+
+
+def _file_named(name: str) -> str:
+    """Returns the name of the file of a pattern."""
+    return f"{_readable(name)}.{digest_of(name)}{SUFFIX}"
+
+
+def _readable(text: str) -> str:
+    """Converts any text to one that every store accepts and that people can recognise."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[-80:] or "table"
 
 
 def _stem(status: FileStatus) -> str:

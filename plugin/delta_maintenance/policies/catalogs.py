@@ -33,10 +33,10 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     failure_of,
 )
+from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance.policies.definition.catalogs import Where
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.storage import Store
 from delta_maintenance.table_names import remember_name
 

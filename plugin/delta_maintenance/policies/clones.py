@@ -43,7 +43,7 @@ from delta_maintenance.operations.holds.references import (
 from delta_maintenance.policies.catalogs import OptionsAt
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery
-from delta_maintenance.policies.running.lanes import Job, start_jobs, wait_for
+from delta_maintenance.policies.lanes import Job, start_jobs, wait_for
 from delta_maintenance.protocol.actions.paths import location_of_root
 from delta_maintenance.storage import Store
 from delta_maintenance.table.read.log_file import relisting

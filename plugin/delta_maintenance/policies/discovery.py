@@ -20,7 +20,7 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     failure_of,
 )
-from delta_maintenance.operations.core.policy_values import resolve
+from delta_maintenance.operations.core.policy_values import StorageRule, resolve
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.catalogs import (
     CatalogFound,
@@ -30,7 +30,6 @@ from delta_maintenance.policies.catalogs import (
 )
 from delta_maintenance.policies.definition.patterns import Pattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable, TableEntry
-from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance.policies.tree_search import PARALLEL, tables_in
 from delta_maintenance.storage import open_store

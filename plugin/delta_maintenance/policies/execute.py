@@ -25,9 +25,9 @@ from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import with_promises
 from delta_maintenance.policies.discovery import environment_options
+from delta_maintenance.policies.lanes import Turns
 from delta_maintenance.policies.measuring import SparkTime, freed_by
 from delta_maintenance.policies.models import OperationOutcome
-from delta_maintenance.policies.running.lanes import Turns
 from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.submission.job_report import split_task_seconds
 from delta_maintenance.table.progress import Progress

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, identity_of
 from delta_maintenance.errors import (
     BusyError,
     CommitUnknownError,
@@ -26,7 +26,6 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.policies.entry_files import identity_of
 from delta_maintenance.storage.core.base import Put, Store
 
 LIFE = timedelta(minutes=5)

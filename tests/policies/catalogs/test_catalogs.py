@@ -24,7 +24,7 @@ from delta_maintenance.policies.catalogs import CatalogMemory, table_named
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
-from delta_maintenance.policies.rediscovery import kept_tables
+from delta_maintenance.policies.session import kept_tables
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)

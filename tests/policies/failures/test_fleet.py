@@ -12,7 +12,7 @@ import pytest
 from delta_maintenance.cli import policy_tables
 from delta_maintenance.cli.main import main
 from delta_maintenance.policies import clones as clones_module
-from delta_maintenance.policies.running import lanes as lanes_module
+from delta_maintenance.policies import lanes as lanes_module
 from tests.support.tables.fleet import BAD, HEALTHY, StuckStores, fleet_policy, write_fleet
 
 

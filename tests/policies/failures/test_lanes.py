@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from delta_maintenance.policies.running.lanes import Turns, start_jobs, wait_for, work_side_by_side
+from delta_maintenance.policies.lanes import Turns, start_jobs, wait_for, work_side_by_side
 
 LONG = 20.0
 
@@ -46,7 +46,7 @@ def test_a_job_is_waited_for_from_its_beginning() -> None:
 @pytest.mark.process
 def test_no_silent_table_holds_up_the_end_of_the_process() -> None:
     code = (
-        "import threading; from delta_maintenance.policies.running.lanes import start_jobs;"
+        "import threading; from delta_maintenance.policies.lanes import start_jobs;"
         "start_jobs(lambda _: threading.Event().wait(300), [1, 2]); print('over')"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)

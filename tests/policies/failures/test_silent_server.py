@@ -14,7 +14,7 @@ from delta_maintenance import clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.ledger import recording
 from delta_maintenance.policies import clones as clones_module
-from delta_maintenance.policies.running.lanes import Job
+from delta_maintenance.policies.lanes import Job
 from delta_maintenance.rest import failure as request_failure
 from delta_maintenance.storage.s3.client import S3Client
 from delta_maintenance.testing.actions import add, metadata, protocol

@@ -74,7 +74,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
-    from delta_maintenance.policies.running.lanes import work_side_by_side
+    from delta_maintenance.policies.lanes import work_side_by_side
 
     file = arguments.approve_from
     plans_by_name = read_plans(file)
@@ -134,7 +134,7 @@ class _Work:
         plans: NamedPlans,
         progress: Progress,
     ) -> None:
-        from delta_maintenance.policies.running.lanes import Turns
+        from delta_maintenance.policies.lanes import Turns
 
         self._tables = tables
         self._arguments = arguments

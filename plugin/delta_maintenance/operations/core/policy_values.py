@@ -180,3 +180,15 @@ def _address(text: str, info: ValidationInfo) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 """A path or URI without a trailing slash; `${env:NAME}` is resolved when the file is read."""
+
+
+class StorageRule(PolicyModel):
+    """How to reach a store: by references, never with secrets."""
+
+    connection: str | None = None
+    """The connection of an orchestrator."""
+    options: Settings = Field(default_factory=dict)
+    """Storage options (docs/stores.md). Secrets as `${env:NAME}`."""
+    catalog_connection: str | None = None
+    """The connection of an orchestrator to the catalog of the table. Set for tables that a catalog
+    names."""

@@ -10,10 +10,14 @@ from pydantic import AfterValidator, Field
 from delta_maintenance.address import CATALOG_TABLE, CatalogKind, CatalogName, is_catalog_name
 from delta_maintenance.catalogs.catalog import CatalogTable
 from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS
-from delta_maintenance.operations.core.policy_values import Address, PolicyModel, Settings
+from delta_maintenance.operations.core.policy_values import (
+    Address,
+    PolicyModel,
+    Settings,
+    StorageRule,
+)
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.policies.definition.storage import StorageRule
 
 _TWO_PARTS = (CatalogKind.GLUE, CatalogKind.HIVE)
 """Kinds whose names have no catalog unless the policy states it."""

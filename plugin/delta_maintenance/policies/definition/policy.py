@@ -25,9 +25,8 @@ from delta_maintenance.policies.definition.catalogs import (
     Where,
     catalog_name_of,
 )
-from delta_maintenance.policies.definition.ledger import LEDGER, Ledger
+from delta_maintenance.policies.definition.ledger import LEDGER, Ledger, Prices
 from delta_maintenance.policies.definition.patterns import NamePattern, Pattern
-from delta_maintenance.policies.definition.prices import Prices
 from delta_maintenance.policies.definition.reader import read_document
 from delta_maintenance.policies.definition.rules import Rules
 

@@ -24,14 +24,12 @@ from pydantic_core import CoreSchema
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
-from delta_maintenance.operations.core.policy_values import PolicyModel
+from delta_maintenance.operations.core.policy_values import PolicyModel, StorageRule
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.policies.definition.holders import ClonesRule, KeepRule, ReaderRule
 from delta_maintenance.policies.definition.hours import Hours
-from delta_maintenance.policies.definition.keeping import ClonesRule, KeepRule
-from delta_maintenance.policies.definition.reading import ReaderRule
-from delta_maintenance.policies.definition.storage import StorageRule
 from delta_maintenance.submission.configuration import checked_conf
 from delta_maintenance.table.commit.other_writers import OtherWriters
 

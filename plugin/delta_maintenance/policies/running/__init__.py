@@ -1,1 +1,0 @@
-"""How the tables of a policy are worked on side by side."""
