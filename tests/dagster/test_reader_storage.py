@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from delta_maintenance_dagster.tables import DeltaTable
 STATE = "s3://state/query"
 
 
-def test_a_reader_names_a_resource_of_its_own() -> None:
+def test_a_reader_names_a_resource_of_its_own(tmp_path: Path) -> None:
     readers = [{"stream": STATE, "storage": {"connection": "team-state"}}]
     entry = {"uri": "s3://lake/t", "readers": readers}
     (policy,) = Policy.from_json({"version": 1, "tables": [entry]}).named_tables
@@ -27,10 +28,11 @@ def test_a_reader_names_a_resource_of_its_own() -> None:
     ).of(table)
     assert resources.required == {"team_state"}
     provided = SimpleNamespace(team_state=DeltaStorageResource(options={"AWS_REGION": "state"}))
-    with dg.instance_for_test() as instance:
-        run = SimpleNamespace(remote_job_origin=None)
-        context: Any = SimpleNamespace(resources=provided, run=run, instance=instance)
-        clones = resources.clones(context, "lake", None)
+    # An instance that ends would leave its storage of states to the tests that follow.
+    instance = SimpleNamespace(storage_directory=lambda: str(tmp_path))
+    run = SimpleNamespace(remote_job_origin=None)
+    context: Any = SimpleNamespace(resources=provided, run=run, instance=instance)
+    clones = resources.clones(context, "lake", None)
     (reader,) = policy.rules.readers
     assert reader.storage is not None
     assert clones.options_at(reader.storage, STATE) == {"AWS_REGION": "state"}

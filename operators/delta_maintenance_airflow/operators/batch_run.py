@@ -126,8 +126,8 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             other_rows: list[Mapping[str, Any]] = []
             for table in self.tables:
                 entry = store.entry_of(table["uri"], table["name"])
-                (ended if entry is not None and entry.link == link else others).append(table)
-        return [*ended, *others[tries:], *others[:tries]]
+                (ended if entry is not None and entry.link == link else other_rows).append(table)
+        return [*ended, *other_rows[tries:], *other_rows[:tries]]
 
     def _one(self, context: Context) -> tuple[dict[str, Any], Exception | None]:
         """The attempt on one table, which was perhaps made by an earlier try of this task."""

@@ -80,7 +80,7 @@ class DeltaFindTablesOperator(BaseOperator):
         from delta_maintenance.policies.entries import acknowledgement_text
 
         with retrying_only_what_may_pass():
-            found = PolicyWork(self.policy).session.discover()
+            discovery = PolicyWork(self.policy).session.discover()
             store = assessment_store()
             failures = discovery.keep_failures(store, now=clock.now())
             saved_at = store.saved_at()
@@ -90,9 +90,9 @@ class DeltaFindTablesOperator(BaseOperator):
             self.log.info("%s", line)
         unlisted = [
             {
-                "name": each.name,
-                "problem": each.problem,
-                "acknowledged": acknowledgement_text(store.entry_of(each.uri, each.name)),
+                "name": failure.name,
+                "problem": failure.problem,
+                "acknowledged": acknowledgement_text(store.entry_of(failure.uri, failure.name)),
             }
             for failure in failures
         ]

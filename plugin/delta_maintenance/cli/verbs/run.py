@@ -213,7 +213,7 @@ class _Work:
             return run_spark_job(operation.operation, requested, job)
 
 
-def _unlisted(pattern: Assessment) -> RunResult:
+def _result_of_unlisted(pattern: Assessment) -> RunResult:
     from delta_maintenance.policies.run import result_of_failure
 
     return result_of_failure(pattern)
