@@ -19,7 +19,7 @@ def chain(sources: Source, count: int, *, most: int = 3, idle: int = 1) -> Paral
     idle_workers = IdleWorkers()
     idle_workers.add(idle)
     return ParallelChain(
-        sources, count=count, size=lambda _: 1, most=most, idle_workers=idle_workers
+        sources, count=count, size=lambda _: 1, max_held=most, idle_workers=idle_workers
     )
 
 

@@ -280,7 +280,7 @@ class SparkSorting:
     def __call__(
         self,
         store: Store,
-        work: Bin,
+        file_bin: Bin,
         spec: RewriteSpec,
         clustering: Clustering,
         *,
@@ -290,13 +290,13 @@ class SparkSorting:
         """See `clustered_bin`, which is called if the bin has no rows."""
         task = SortingTask(
             address=self._address,
-            work=work,
+            work=file_bin,
             spec=spec,
             clustering=clustering,
             new_id=new_id,
             rows=CarriedRows(spec.files.layout.schema),
             value_type=_value_type(spec.files.layout.schema, clustering),
-            parts=tuple(_parts(work)),
+            parts=tuple(_parts(file_bin)),
         )
         sampled: list[_Sampled] = self._collected(task)
         _require_sound(sampled)
@@ -305,9 +305,9 @@ class SparkSorting:
         parts = [each.part for each in sampled if each.part is not None]
         sample = joined(parts)
         if sample is None:
-            return clustered_bin(store, work, spec, clustering, new_id=new_id)
+            return clustered_bin(store, file_bin, spec, clustering, new_id=new_id)
         keys = CurveKeys.learned(clustering, sample)
-        files = max(1, round(sum(source.size for source in work.sources) / spec.target_bytes))
+        files = max(1, round(sum(source.size for source in file_bin.sources) / spec.target_bytes))
         cuts = cuts_between(keys.ranked(sample)[1], files)
         rows = sum(part.count for part in parts)
         task = replace(
@@ -322,9 +322,9 @@ class SparkSorting:
         for each in read:
             sums += each.sums
             sources.update(each.boxes)
-        require_sums(work, stored, sums)
+        require_sums(file_bin, stored, sums)
         return RewrittenBin(
-            bin=work,
+            bin=file_bin,
             outputs=outputs,
             runs=(),
             sums=sums,

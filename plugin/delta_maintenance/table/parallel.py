@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def in_parallel(
-    work: Callable[[Item], Made], items: Iterable[Item], *, threads: int = _THREADS
+    function: Callable[[Item], Made], items: Iterable[Item], *, threads: int = _THREADS
 ) -> Iterator[Made]:
     """Yields the results of `work` in order; the next two items are processed in advance.
 
@@ -30,7 +30,7 @@ def in_parallel(
     with StreamingPool(threads) as pool:
         under_way: deque[Future[Made]] = deque()
         for item in items:
-            under_way.append(pool.submit(work, item))
+            under_way.append(pool.submit(function, item))
             if len(under_way) > threads:
                 yield under_way.popleft().result()
         while under_way:
@@ -140,14 +140,14 @@ class ParallelChain(Generic[Item]):
         *,
         count: int,
         size: Callable[[Item], int],
-        most: int,
+        max_held: int,
         idle_workers: IdleWorkers | None,
     ) -> None:
         """`count` is the number of streams; `size` returns the size of an item in bytes."""
         self._unopened = streams
         self._count = self._left = count
         self._size = size
-        self._most = most
+        self._most = max_held
         self._held = 0
         self._open: deque[_Stream[Item]] = deque()
         self._changed = Condition()
@@ -179,42 +179,42 @@ class ParallelChain(Generic[Item]):
     def _items(self) -> Iterator[Item]:
         while True:
             with self._changed:
-                work = None
+                stream = None
                 if not self._open:
-                    work = self._claim_stream()
-                first = self._open[0]
-                if first.waiting:
-                    item = first.waiting.popleft()
+                    stream = self._claim_stream()
+                front = self._open[0]
+                if front.waiting:
+                    item = front.waiting.popleft()
                     self._held -= self._size(item)
                     self._changed.notify_all()
-                elif first.has_ended:
+                elif front.has_ended:
                     self._open.popleft()
-                    if first.error is not None:
-                        raise first.error
+                    if front.error is not None:
+                        raise front.error
                     return
                 else:
                     item = None
-                    if work is None and (not first.is_busy or self._held < self._most):
-                        work = self._claim_stream()
-                    if work is None:
+                    if stream is None and (not front.is_busy or self._held < self._most):
+                        stream = self._claim_stream()
+                    if stream is None:
                         self._changed.wait()
-            if work is not None:
-                self._produce(work)
+            if stream is not None:
+                self._produce(stream)
             elif item is not None:
                 yield item
 
     def _produce_ahead(self) -> None:
         while True:
             with self._changed:
-                work = None
-                while work is None:
+                stream = None
+                while stream is None:
                     if self._is_closed or not (self._left or any(map(_goes_on, self._open))):
                         return
                     if self._held < self._most:
-                        work = self._claim_stream()
-                    if work is None:
+                        stream = self._claim_stream()
+                    if stream is None:
                         self._changed.wait()
-            self._produce(work)
+            self._produce(stream)
 
     def _claim_stream(self) -> _Stream[Item] | None:
         """Returns the first stream of which no thread produces an item, for the calling thread to

@@ -21,8 +21,10 @@ def passed_time(snapshot: Snapshot, now: datetime) -> datetime:
     """
     segment = snapshot.log.segment
     checkpoint = () if segment.checkpoint is None else segment.checkpoint.entries
-    last = () if segment.last_commit is None else (segment.last_commit,)
-    newest = max(each.status.modified_ms for each in (*segment.commits, *checkpoint, *last))
+    last_commit = () if segment.last_commit is None else (segment.last_commit,)
+    newest = max(
+        entry.status.modified_ms for entry in (*segment.commits, *checkpoint, *last_commit)
+    )
     return min(now, instant(newest))
 
 

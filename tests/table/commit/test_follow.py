@@ -87,7 +87,7 @@ def test_own_commits_are_applied_without_a_read() -> None:
         domains=(DomainMetadata(domain="d", configuration="x"),),
     )
     store.trace.clear()
-    moved = advance(snapshot, own=own)
+    moved = advance(snapshot, landed=own)
     assert [step.kind for step in store.trace] == ["list_from", "read", "read"]
     assert [commit.version for commit in moved.commits] == [1, 3]
     expected = view(table.open().snapshot())
@@ -112,7 +112,7 @@ def test_the_timestamp_of_an_own_commit_is_known() -> None:
         num_removes=0,
         commit_info=CommitInfo(values={"inCommitTimestamp": 99}),
     )
-    assert advance(snapshot, own=own).snapshot.timestamp_ms == 99
+    assert advance(snapshot, landed=own).snapshot.timestamp_ms == 99
 
 
 def test_deleted_commits_are_an_error() -> None:

@@ -102,7 +102,7 @@ class BesideWriters:
         """
         conflict: Conflicted | None = None
         for _ in range(_TRIES):
-            moved = advance(self._base, own=self._own)
+            moved = advance(self._base, landed=self._own)
             self._base = moved.snapshot
             self._touched.offer(moved.commits)
             self._follow(moved)

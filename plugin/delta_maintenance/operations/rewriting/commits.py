@@ -142,7 +142,7 @@ class RewriteCommits:
         """Reads the commits of other writers and validates the conditions for the new files."""
         followed = self._followed
         try:
-            moved = advance(self._base, own=self._own)
+            moved = advance(self._base, landed=self._own)
             if followed is not None:
                 followed.take_in(moved.snapshot, moved.commits)
             self._base = moved.snapshot

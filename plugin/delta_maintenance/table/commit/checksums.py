@@ -109,7 +109,7 @@ def computed_checksum(snapshot: Snapshot) -> VersionChecksum:
             batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
         )
         totals.include(batch)
-    for batch in snapshot.log.scan_checkpoint(replay, fields=_FIELDS, seen=base.include):
+    for batch in snapshot.log.scan_checkpoint(replay, fields=_FIELDS, watch_batch=base.include):
         audit.add(
             batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
         )
@@ -180,11 +180,11 @@ def _change(actions: StagedActions, reads: ReadSet, root: str) -> tuple[_Files, 
     before = logical_locations(files, root=root)
     added, removed = (logical_locations(batch, root=root) for batch in (adds, removes))
     swapped = pc.is_in(locations_of(adds, root=root), value_set=locations_of(removes, root=root))
-    known = pc.or_(pc.is_in(added, value_set=before), swapped)
+    has_fate = pc.or_(pc.is_in(added, value_set=before), swapped)
     certain = (
         pc.count_distinct(before).as_py() == len(before)
         and pc.all(pc.is_in(removed, value_set=before), min_count=0).as_py()
-        and pc.all(known, min_count=0).as_py()
+        and pc.all(has_fate, min_count=0).as_py()
     )
     if not certain:
         return None
@@ -259,8 +259,8 @@ def _with_file_counts(
         deleted_record_counts=None
         if bins is None
         else tuple(
-            count - less + more
-            for count, less, more in zip(
+            count - removed_count + added_count
+            for count, removed_count, added_count in zip(
                 bins,
                 deleted_record_counts(removed.deleted),
                 deleted_record_counts(added.deleted),
@@ -338,8 +338,8 @@ class _Base:
         )
 
 
-def _if_few(actions: Any, most: int) -> Any:
-    return actions if actions is None or len(actions) <= most else None
+def _if_few(actions: Any, limit: int) -> Any:
+    return actions if actions is None or len(actions) <= limit else None
 
 
 def _all_files(snapshot: Snapshot) -> tuple[dict[str, Any], ...] | None:
@@ -351,8 +351,8 @@ def _all_files(snapshot: Snapshot) -> tuple[dict[str, Any], ...] | None:
         adds = batch.adds
         if unknown_columns(adds, ADD_TYPES) or _has_only_parsed_statistics(adds):
             return None
-        known = [name for name in ADD_TYPES if name in adds.column_names]
-        files.extend(_object(row) for row in adds.select(known).to_pylist())
+        columns = [name for name in ADD_TYPES if name in adds.column_names]
+        files.extend(_object(row) for row in adds.select(columns).to_pylist())
     return tuple(files)
 
 

@@ -76,7 +76,7 @@ class Advance:
     """The commits of other writers since the old snapshot, by ascending version."""
 
 
-def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
+def advance(snapshot: Snapshot, *, landed: Landed | None = None) -> Advance:
     """The latest version, with one listing and one read for each commit since `snapshot`.
 
     `own` is a commit of the caller that changes neither protocol nor metadata. It is applied
@@ -84,7 +84,7 @@ def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
     then has to be opened again.
     """
     listing = list_log(snapshot.log.store, first_version=snapshot.version + 1)
-    newest = max(latest_version(listing) or 0, own.version if own is not None else 0)
+    newest = max(latest_version(listing) or 0, landed.version if landed is not None else 0)
     if newest <= snapshot.version:
         return Advance(snapshot=snapshot, commits=())
     entries = []
@@ -93,8 +93,10 @@ def advance(snapshot: Snapshot, *, own: Landed | None = None) -> Advance:
         if entry is None:
             raise _vanished_file(snapshot, f"commit {version} was deleted")
         entries.append(entry)
-    commits = _read(snapshot, [e for e in entries if own is None or e.file.version != own.version])
-    return Advance(snapshot=_advance_snapshot(snapshot, entries, commits, own), commits=commits)
+    commits = _read(
+        snapshot, [e for e in entries if landed is None or e.file.version != landed.version]
+    )
+    return Advance(snapshot=_advance_snapshot(snapshot, entries, commits, landed), commits=commits)
 
 
 def _read(snapshot: Snapshot, entries: Sequence[LogEntry]) -> tuple[ConcurrentCommit, ...]:
@@ -114,16 +116,16 @@ def _advance_snapshot(
     snapshot: Snapshot,
     entries: Sequence[LogEntry],
     commits: Sequence[ConcurrentCommit],
-    own: Landed | None,
+    landed: Landed | None,
 ) -> Snapshot:
     by_version = {commit.version: commit for commit in commits}
-    state, last = snapshot.log.state, entries[-1]
+    state, newest_entry = snapshot.log.state, entries[-1]
     replay = StateReplay()
     for version in range(snapshot.version + len(entries), snapshot.version, -1):
         commit = by_version.get(version)
         if commit is None:
-            assert own is not None
-            replay.add(domains=own.domains)
+            assert landed is not None
+            replay.add(domains=landed.domains)
         else:
             replay.add(
                 protocol=commit.protocol,
@@ -138,7 +140,7 @@ def _advance_snapshot(
         domains=state.domains.values(),
     )
     assert replay.protocol is not None and replay.metadata is not None
-    newest = by_version.get(snapshot.version + len(entries), own)
+    newest = by_version.get(snapshot.version + len(entries), landed)
     info = None if newest is None else newest.commit_info
     in_commit = None
     if info is not None and is_active(replay.protocol, replay.metadata.configuration):
@@ -163,9 +165,9 @@ def _advance_snapshot(
             contradiction=log.contradiction,
             evidence=log.evidence,
         ),
-        timestamp_ms=in_commit if in_commit is not None else last.status.modified_ms,
+        timestamp_ms=in_commit if in_commit is not None else newest_entry.status.modified_ms,
         warnings=snapshot.warnings,
-        reopen=lambda error: _advance_snapshot(snapshot.avoiding(error), entries, commits, own),
+        reopen=lambda error: _advance_snapshot(snapshot.avoiding(error), entries, commits, landed),
     )
 
 

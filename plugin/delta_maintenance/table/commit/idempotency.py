@@ -45,9 +45,9 @@ def commit_since(
     of the store, are not read. For a task that just started, this usually costs no request at all.
     Without `began` all retained commits are read.
     """
-    known = _known(snapshot, operation_ids)
-    if known is not None:
-        return known
+    newest_commit = _known(snapshot, operation_ids)
+    if newest_commit is not None:
+        return newest_commit
     since_ms = None if began is None else epoch_millis(began) - _SKEW_MS
 
     def is_older(entry: LogEntry) -> bool:
@@ -70,10 +70,10 @@ def commit_after(
 
     Raises `RefusedError` if one of these commits was deleted, so that the answer is unknown.
     """
-    known = _known(snapshot, operation_ids)
+    newest_commit = _known(snapshot, operation_ids)
     versions = range(version + 1, snapshot.version + 1)
-    if known is not None or not versions:
-        return known
+    if newest_commit is not None or not versions:
+        return newest_commit
     entries: Sequence[LogEntry] = snapshot.log.segment.commits[-len(versions) :]
     if len(entries) < len(versions):
         listed = list_log(snapshot.log.store, first_version=versions[0]).commits
@@ -91,8 +91,12 @@ def commit_after(
 
 
 def _known(snapshot: Snapshot, operation_ids: Collection[str]) -> EarlierCommit | None:
-    own = _own(snapshot.log.state.commit_info, operation_ids)
-    return None if own is None else EarlierCommit(operation_id=own, version=snapshot.version)
+    operation_id = _own(snapshot.log.state.commit_info, operation_ids)
+    return (
+        None
+        if operation_id is None
+        else EarlierCommit(operation_id=operation_id, version=snapshot.version)
+    )
 
 
 def _newest(
@@ -106,16 +110,16 @@ def _newest(
     reading = read_ahead(store, entries, lambda entry: _first_line(store, entry))
     for entry, line in reading:
         deleted = deleted or line is None
-        own = _own(_commit_info(line or b""), operation_ids)
-        if own is not None:
+        operation_id = _own(_commit_info(line or b""), operation_ids)
+        if operation_id is not None:
             assert entry.file.version is not None
-            return EarlierCommit(operation_id=own, version=entry.file.version), deleted
+            return EarlierCommit(operation_id=operation_id, version=entry.file.version), deleted
     return None, deleted
 
 
 def _own(info: CommitInfo | None, operation_ids: Collection[str]) -> str | None:
-    given = None if info is None else info.values.get(OPERATION_ID)
-    return given if isinstance(given, str) and given in operation_ids else None
+    operation_id = None if info is None else info.values.get(OPERATION_ID)
+    return operation_id if isinstance(operation_id, str) and operation_id in operation_ids else None
 
 
 def _first_line(store: Store, entry: LogEntry) -> bytes | None:

@@ -183,8 +183,8 @@ def read_manifests(store: Store) -> Iterator[tuple[str, pa.StringArray]]:
 
 def stored_manifests(store: Store) -> pa.StringArray:
     """Returns the paths of all files that a reader takes for a manifest."""
-    parts = [_manifests_in(batch) for batch in store.list_tree(MANIFESTS)]
-    return pa.concat_arrays([pa.array([], pa.string()), *parts])
+    names_by_batch = [_manifests_in(batch) for batch in store.list_tree(MANIFESTS)]
+    return pa.concat_arrays([pa.array([], pa.string()), *names_by_batch])
 
 
 def _manifests_in(listed: pa.Table) -> pa.StringArray:
@@ -204,10 +204,12 @@ def manifest_path(folder: str) -> str:
 
 def _touched_folders(columns: Sequence[str], *actions: pa.Table) -> pa.Array | None:
     """Returns the folders of the partitions of file actions; None if some state no partition."""
-    parts = [files.select(["partitionValues"]) for files in actions if files.num_rows]
-    if columns and any(files["partitionValues"].null_count for files in parts):
+    file_tables = [files.select(["partitionValues"]) for files in actions if files.num_rows]
+    if columns and any(files["partitionValues"].null_count for files in file_tables):
         return None
-    return pc.unique(pa.chunked_array([_partition_folders(files, columns) for files in parts]))
+    return pc.unique(
+        pa.chunked_array([_partition_folders(files, columns) for files in file_tables])
+    )
 
 
 def _partition_folders(files: pa.Table, columns: Sequence[str]) -> pa.Array:
@@ -223,8 +225,8 @@ def _partition_folders(files: pa.Table, columns: Sequence[str]) -> pa.Array:
         _, codes = np.unique(
             codes * len(distinct.dictionary) + distinct.indices.to_numpy(), return_inverse=True
         )
-    _, first = np.unique(codes, return_index=True)
-    rows = zip(*(column.take(pa.array(first)).to_pylist() for column in values), strict=True)
+    _, first_rows = np.unique(codes, return_index=True)
+    rows = zip(*(column.take(pa.array(first_rows)).to_pylist() for column in values), strict=True)
     names = [hive_folder(dict(zip(columns, row, strict=True)), columns) for row in rows]
     return pa.array(names, pa.string()).take(pa.array(codes))
 
@@ -290,14 +292,14 @@ def _spill(
         starts = pc.if_else(batch["is_outside"], b"", root.encode()).cast(pa.large_binary())
         lines = pc.binary_join_element_wise(starts, batch["file"], end, separator)
         _, offsets, data = lines.combine_chunks().buffers()
-        ends, first = np.frombuffer(offsets, np.int64), 0
+        ends, start = np.frombuffer(offsets, np.int64), 0
         runs = pc.run_end_encode(batch["folder"].combine_chunks())
-        for folder, last in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        for folder, stop in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             if folder not in texts:
                 texts[folder] = _empty_file(scratch)
             with scratch_writes(texts[folder]), texts[folder].open("ab") as text:
-                text.write(memoryview(data)[ends[first] : ends[last]])
-            first = last
+                text.write(memoryview(data)[ends[start] : ends[stop]])
+            start = stop
     return texts, unwritable
 
 

@@ -216,14 +216,14 @@ class Transaction:
         repeat all fields that the log has for it.
         """
         columns = self._snapshot.log.physical_partition_columns
-        more = staged_adds(adds, partition_columns=columns)
-        self._actions = replace(self._actions, adds=_concat(self._actions.adds, more))
+        new_adds = staged_adds(adds, partition_columns=columns)
+        self._actions = replace(self._actions, adds=_concat(self._actions.adds, new_adds))
 
     def stage_removes(self, removes: pa.Table | Sequence[Json]) -> None:
         """Removes files, as returned by `removes_of` or as the objects of `remove` actions."""
         columns = self._snapshot.log.physical_partition_columns
-        more = staged_removes(removes, partition_columns=columns)
-        self._actions = replace(self._actions, removes=_concat(self._actions.removes, more))
+        new_removes = staged_removes(removes, partition_columns=columns)
+        self._actions = replace(self._actions, removes=_concat(self._actions.removes, new_removes))
 
     def stage_changes(self, changes: pa.Table) -> None:
         """Adds change data files, with the columns of `CDC_TYPES`.
@@ -386,8 +386,8 @@ class Transaction:
         newest = max(listing.commits, default=-1)
         tried = attempt.version
         while attempt.base_version < max(newest, tried):
-            other = self._read_concurrent(find_commit(self._store, listing, attempt.version))
-            if other is None:
+            concurrent = self._read_concurrent(find_commit(self._store, listing, attempt.version))
+            if concurrent is None:
                 conflict = Conflict(
                     rule=Rule.LOG_CLEANED,
                     version=attempt.version,
@@ -395,18 +395,20 @@ class Transaction:
                     remedy="run again to use the latest version",
                 )
                 return Conflicted(version=tried, attempts=number, conflict=conflict)
-            if self._is_mine(other.commit_info):
-                return AlreadyDone(version=other.version)
-            if other.protocol is not None:
+            if self._is_mine(concurrent.commit_info):
+                return AlreadyDone(version=concurrent.version)
+            if concurrent.protocol is not None:
                 needs = kind_of(self._actions)
-                require_supported(other.protocol, needs, table=attempt.root, version=other.version)
-            result = check(attempt, other)
+                require_supported(
+                    concurrent.protocol, needs, table=attempt.root, version=concurrent.version
+                )
+            result = check(attempt, concurrent)
             if isinstance(result, Conflict):
                 return Conflicted(version=tried, attempts=number, conflict=result)
             if result.attempt.actions.is_empty and not attempt.actions.is_empty:
-                return Superseded(version=other.version)
+                return Superseded(version=concurrent.version)
             attempt = result.attempt
-            if other.metadata is not None:
+            if concurrent.metadata is not None:
                 self._require_consistent(attempt)
         return attempt
 
@@ -445,7 +447,7 @@ class Transaction:
         """
         try:
             listing = list_log(self._store, first_version=version)
-            own = self._own_entry(listing, version)
+            own_entry = self._own_entry(listing, version)
         except StorageError as error:
             _logger.warning(
                 "version %d of %s is committed, but the check whether a log clean-up had deleted "
@@ -457,9 +459,9 @@ class Transaction:
             return
         later = [entry for at, entry in listing.commits.items() if at > version]
         later += [entry for checkpoint in listing.checkpoints for entry in checkpoint.entries]
-        limit = None if own is None else own.status.modified_ms - _STALE_MS
+        limit = None if own_entry is None else own_entry.status.modified_ms - _STALE_MS
         stale = next((e for e in later if limit is None or e.status.modified_ms < limit), None)
-        if own is not None and stale is None:
+        if own_entry is not None and stale is None:
             return
         evidence = f"{stale.path} is older" if stale is not None else "it was deleted"
         raise CommitUnknownError(
@@ -477,18 +479,20 @@ class Transaction:
                 write_checksum(self._snapshot, built, reads=self._reads)
         except DeltaMaintenanceError as error:
             # The commit has landed, and readers do not need the checksum.
-            shown = table_text(self._snapshot.table)
-            _logger.warning("version %d of %s has no checksum: %s", built.version, shown, error)
+            table_name = table_text(self._snapshot.table)
+            _logger.warning(
+                "version %d of %s has no checksum: %s", built.version, table_name, error
+            )
 
 
 def _commit_path(version: int) -> str:
     return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
-def _concat(one: pa.Table, more: pa.Table) -> pa.Table:
-    if not one.num_rows:
-        return more
-    return pa.concat_tables([one, more], promote_options="default")
+def _concat(staged: pa.Table, additional: pa.Table) -> pa.Table:
+    if not staged.num_rows:
+        return additional
+    return pa.concat_tables([staged, additional], promote_options="default")
 
 
 def _pause(lost: int, txn_id: str) -> float:

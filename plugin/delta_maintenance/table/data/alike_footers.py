@@ -109,12 +109,14 @@ class AlikeFooters:
         rows = self._number(values, (NUM_ROWS,))
         groups = [self._number(values, (ROW_GROUPS, at, GROUP_ROWS)) for at in range(self._groups)]
         sound = np.logical_and.reduce(
-            [rows >= 0, rows <= MOST_ROWS, *(each >= 0 for each in groups)]
+            [rows >= 0, rows <= MOST_ROWS, *(group_values >= 0 for group_values in groups)]
         )
         total = sum(groups, np.zeros(len(rows), np.int64))
         rows = np.where(sound & (total == rows), rows, -1)
         bounds = [self._bounds(values, column, rows) for column in self._columns]
-        by_footer = [tuple(each) for each in zip(*bounds, strict=True)] or [()] * len(rows)
+        by_footer = [tuple(group_values) for group_values in zip(*bounds, strict=True)] or [
+            ()
+        ] * len(rows)
         counts: list[int] = rows.tolist()
         return values.matched, counts, by_footer
 
@@ -133,8 +135,8 @@ class AlikeFooters:
                 chunk_bounds
                 if not group
                 else [
-                    None if one is None or other is None else one.joined(other)
-                    for one, other in zip(total, chunk_bounds, strict=True)
+                    None if bounds is None or second is None else bounds.joined(second)
+                    for bounds, second in zip(total, chunk_bounds, strict=True)
                 ]
             )
         return total if column.at is not None else [None] * len(rows)
@@ -149,7 +151,7 @@ class AlikeFooters:
             return [None] * count
         leaf, kind, physical = column.leaf, column.kind, self._types[column.at or 0]
         pair = _pair(values, chunk)
-        least, greatest = (
+        lowest, greatest = (
             ([None] * count,) * 2
             if pair is None
             else (_raw(values, place, physical) for place in pair)
@@ -157,29 +159,29 @@ class AlikeFooters:
         possible = (nulls >= 0) & (nulls <= numbers)
         if pair and leaf.bounded and is_integral(kind) and physical in ("INT32", "INT64"):
             empty = nulls == numbers
-            facts = (nulls.tolist(), possible.tolist(), empty.tolist(), least, greatest)
+            facts = (nulls.tolist(), possible.tolist(), empty.tolist(), lowest, greatest)
             return [
                 None
                 if not sound
-                else ColumnStatistics(nulls=some, kind=kind)
+                else ColumnStatistics(nulls=null_count, kind=kind)
                 if none
-                else ColumnStatistics(nulls=some, kind=kind, least=low, greatest=high)
-                for some, sound, none, low, high in zip(*facts, strict=True)
+                else ColumnStatistics(nulls=null_count, kind=kind, least=low, greatest=high)
+                for null_count, sound, none, low, high in zip(*facts, strict=True)
             ]
         chunks = (
             _Chunk(
                 num_values=all_values,
-                null_count=some,
+                null_count=null_count,
                 physical_type=physical,
                 min_raw=low,
                 max_raw=high,
                 has_min_max=pair is not None,
             )
-            for all_values, some, low, high in zip(
-                numbers.tolist(), nulls.tolist(), least, greatest, strict=True
+            for all_values, null_count, low, high in zip(
+                numbers.tolist(), nulls.tolist(), lowest, greatest, strict=True
             )
         )
-        return [safe_bounds(column, each, self.created_by) for each in chunks]
+        return [safe_bounds(column, statistics, self.created_by) for statistics in chunks]
 
     def _number(self, values: FooterValues, place: Place) -> Numbers:
         numbers = values.numbers(place)
@@ -192,14 +194,17 @@ class AlikeFooters:
             for column in self._columns:
                 if column.at is None:
                     continue
-                shown = metadata.row_group(group).column(column.at)
-                statistics = shown.statistics
+                arrow_chunk = metadata.row_group(group).column(column.at)
+                statistics = arrow_chunk.statistics
                 place = (ROW_GROUPS, group, COLUMNS, column.at, 3)
                 pair = _pair(values, place)
                 if statistics is None or statistics.has_min_max != (pair is not None):
                     return False
                 if pair is not None and column.leaf.bounded:
-                    raw = [_raw(values, each, shown.physical_type)[0] for each in pair]
+                    raw = [
+                        _raw(values, value_place, arrow_chunk.physical_type)[0]
+                        for value_place in pair
+                    ]
                     if raw != [_bytes(statistics.min_raw), _bytes(statistics.max_raw)]:
                         return False
         return True
@@ -217,8 +222,8 @@ def safe_bounds(
 
 def _pair(values: FooterValues, chunk: Place) -> tuple[Place, Place] | None:
     """Returns the places of the minimum and the maximum; None if there are none."""
-    for least, greatest in _PAIRS:
-        pair = (*chunk, STATISTICS, least), (*chunk, STATISTICS, greatest)
+    for lowest, greatest in _PAIRS:
+        pair = (*chunk, STATISTICS, lowest), (*chunk, STATISTICS, greatest)
         if all(place in values.starts for place in pair):
             return pair
     return None

@@ -161,7 +161,7 @@ class SourceError(Exception):
 
 def source_rows(
     reader: DataFileReader,
-    work: Bin,
+    file_bin: Bin,
     number: int,
     *,
     data: bytes | None = None,
@@ -172,7 +172,7 @@ def source_rows(
     `data` is the content of the file, if it was read before. Raises `SourceError` if the source
     cannot be read exactly, and `StorageError`.
     """
-    batches = reader.read(work.sources[number], data=data, groups=groups)
+    batches = reader.read(file_bin.sources[number], data=data, groups=groups)
     while True:
         try:
             batch = next(batches, None)
@@ -189,7 +189,7 @@ def source_rows(
 def rows_of_sources(
     store: Store,
     reader: DataFileReader,
-    work: Bin,
+    file_bin: Bin,
     *,
     ahead_bytes: int,
     idle_workers: IdleWorkers | None,
@@ -198,12 +198,12 @@ def rows_of_sources(
 
     An idle worker decodes up to `ahead_bytes` in advance, once it is asked for.
     """
-    contents = enumerate(fetched(store, reader, work.sources))
+    contents = enumerate(fetched(store, reader, file_bin.sources))
     return ParallelChain(
-        (source_rows(reader, work, number, data=data) for number, data in contents),
-        count=len(work.sources),
-        size=lambda found: int(found.batch.nbytes),
-        most=ahead_bytes,
+        (source_rows(reader, file_bin, number, data=data) for number, data in contents),
+        count=len(file_bin.sources),
+        size=lambda file_rows: int(file_rows.batch.nbytes),
+        max_held=ahead_bytes,
         idle_workers=idle_workers,
     )
 
@@ -229,13 +229,13 @@ def fetched(
             yield waiting.popleft().result()
 
 
-def require_rows(work: Bin, written: int) -> None:
+def require_rows(file_bin: Bin, written: int) -> None:
     """Raises `VerificationError` if the log states another number of live rows for the bin."""
-    stated = [source.num_records for source in work.sources]
-    deleted = sum(source.deleted_rows for source in work.sources)
+    stated = [source.num_records for source in file_bin.sources]
+    deleted = sum(source.deleted_rows for source in file_bin.sources)
     counted = [count for count in stated if count is not None]
     if len(counted) == len(stated) and written != sum(counted) - deleted:
         raise VerificationError(
             f"{written} rows were written where the log has {sum(counted) - deleted}",
-            file=work.sources[0].path,
+            file=file_bin.sources[0].path,
         )

@@ -124,22 +124,22 @@ def late_deletions_by_value(
         if gone:
             by_source[number] = gone
             hashes += _hashes_at(sources, source, gone, digest, partition)
-    wanted, left = np.unique(np.concatenate([_NONE, *hashes]), return_counts=True)
+    sought, counts_left = np.unique(np.concatenate([_NONE, *hashes]), return_counts=True)
     outputs = DataFileReader(store, layout.written)
     by_output: dict[int, BitMap64] = {}
     for number, (output, path) in enumerate(zip(done.outputs, done.paths, strict=True)):
-        if not left.any():
+        if not counts_left.any():
             break
         file = _as_source(output.name, path, output.rows, None, spec, done)
         deleted_rows = BitMap64()
-        for part in outputs.read(file):
-            taken = _take(digest.hashes(part.batch, partition), wanted, left)
-            deleted_rows |= BitMap64((part.first + taken).tolist())
+        for file_rows in outputs.read(file):
+            taken_rows = _take(digest.hashes(file_rows.batch, partition), sought, counts_left)
+            deleted_rows |= BitMap64((file_rows.first + taken_rows).tolist())
         if deleted_rows:
             by_output[number] = deleted_rows
-    if left.any():
+    if counts_left.any():
         raise VerificationError(
-            f"{left.sum()} rows that another writer deleted are not in the new files",
+            f"{counts_left.sum()} rows that another writer deleted are not in the new files",
             file=done.bin.sources[0].path,
         )
     return LateDeletions(by_source=by_source, new_positions={}, by_output=by_output)
@@ -291,27 +291,29 @@ def _hashes_at(
 ) -> list[Hashes]:
     """Returns the hashes of the rows at these physical positions, in parts."""
     row_hashes = []
-    for part in reader.read(file, holding=rows):
-        taken = deleted_between(rows, part.first, part.batch.num_rows)
-        if len(taken):
-            row_hashes.append(digest.hashes(part.batch.take(pa.array(taken)), partition))
+    for file_rows in reader.read(file, holding=rows):
+        places = deleted_between(rows, file_rows.first, file_rows.batch.num_rows)
+        if len(places):
+            row_hashes.append(digest.hashes(file_rows.batch.take(pa.array(places)), partition))
     return row_hashes
 
 
-def _take(hashes: Hashes, wanted: Hashes, left: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _take(
+    hashes: Hashes, sought: Hashes, counts_left: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
     """Returns the positions of rows with wanted hashes, each as often as `left`, which it reduces.
 
     `wanted` is ascending.
     """
-    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    rows = np.flatnonzero(wanted[places] == hashes)
+    places = np.minimum(np.searchsorted(sought, hashes), len(sought) - 1)
+    rows = np.flatnonzero(sought[places] == hashes)
     rows = rows[np.argsort(places[rows], kind="stable")]
     of = places[rows]
     # The number of earlier rows with the same hash.
     earlier = np.arange(len(of)) - np.searchsorted(of, of)
-    taken: npt.NDArray[np.int64] = rows[earlier < left[of]].astype(np.int64)
-    left -= np.bincount(places[taken], minlength=len(left))
-    return taken
+    taken_rows: npt.NDArray[np.int64] = rows[earlier < counts_left[of]].astype(np.int64)
+    counts_left -= np.bincount(places[taken_rows], minlength=len(counts_left))
+    return taken_rows
 
 
 def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: RewriteSpec) -> RowSums:
@@ -332,12 +334,12 @@ def _sums_at(
     partition: Mapping[str, str | None],
 ) -> RowSums:
     """Computes the digest of the rows at these physical positions."""
-    found = RowSums()
-    for part in reader.read(file, holding=rows):
-        taken = deleted_between(rows, part.first, part.batch.num_rows)
-        if len(taken):
-            found += row_sums(digest.hashes(part.batch.take(pa.array(taken)), partition))
-    return found
+    sums = RowSums()
+    for file_rows in reader.read(file, holding=rows):
+        places = deleted_between(rows, file_rows.first, file_rows.batch.num_rows)
+        if len(places):
+            sums += row_sums(digest.hashes(file_rows.batch.take(pa.array(places)), partition))
+    return sums
 
 
 def _sums_of_outputs(store: Store, done: RewrittenBin, spec: RewriteSpec) -> RowSums:
@@ -356,7 +358,7 @@ def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> 
     starts = {run.source: run for run in written.runs}
     runs, filled = [], dict.fromkeys(range(len(done.outputs)), 0)
     # The order of the rows, which may differ from that of the sources.
-    for run in sorted(done.runs, key=lambda each: (each.output, each.offset)):
+    for run in sorted(done.runs, key=lambda unordered: (unordered.output, unordered.offset)):
         rows = run.rows - len(late.by_source.get(run.source, ()))
         again = starts.get(run.output)
         runs.append(
@@ -368,4 +370,4 @@ def _shorter(done: RewrittenBin, late: LateDeletions, written: RewrittenBin) -> 
             )
         )
         filled[run.output] = filled.get(run.output, 0) + rows
-    return tuple(sorted(runs, key=lambda each: each.source))
+    return tuple(sorted(runs, key=lambda moved: moved.source))

@@ -118,8 +118,8 @@ class FileRows:
 
     def live(self) -> pa.RecordBatch:
         """Returns the rows that are not deleted."""
-        kept = kept_rows(self.deleted, self.first, self.batch.num_rows)
-        return self.batch if kept is None else self.batch.filter(kept)
+        is_live = kept_rows(self.deleted, self.first, self.batch.num_rows)
+        return self.batch if is_live is None else self.batch.filter(is_live)
 
     def gone(self) -> npt.NDArray[np.int64]:
         """Returns the indices of the deleted rows in the batch."""
@@ -210,7 +210,7 @@ class DataFileReader:
             rows = parquet.rows
             file.require_same(size=parquet.size, rows=rows)
             if self._bloom_filters is not None:
-                require_bloom_filters(parquet.metadata, self._schema, kept=self._bloom_filters)
+                require_bloom_filters(parquet.metadata, self._schema, names=self._bloom_filters)
             parquet.hold(file.deletion_vector)
             deleted = self._deleted.of(file.deletion_vector, rows)
             stored = self._stored_layout(parquet)
@@ -220,14 +220,14 @@ class DataFileReader:
                 ends = [*starts[1:], rows]
                 held = map(holding.range_cardinality, starts, ends)
                 groups = [at for at, count in enumerate(held) if count]
-            parts = [(0, None)] if groups is None else [(starts[at], (at,)) for at in groups]
-            for first, part in parts:
-                for batch in parquet.batches(stored.names, part):
-                    arrays = columns.convert(batch, first)
-                    file_rows = FileRows(self._batch(arrays), first, deleted)
+            group_starts = [(0, None)] if groups is None else [(starts[at], (at,)) for at in groups]
+            for row, group in group_starts:
+                for batch in parquet.batches(stored.names, group):
+                    arrays = columns.convert(batch, row)
+                    file_rows = FileRows(self._batch(arrays), row, deleted)
                     self._require_values(file_rows)
                     yield file_rows
-                    first += batch.num_rows
+                    row += batch.num_rows
                     parquet.dictionaries = self.dictionaries
 
     def _require_values(self, rows: FileRows) -> None:
@@ -237,8 +237,8 @@ class DataFileReader:
                 continue
             nulls = column.nulls_in(rows.batch)
             if nulls is not None:
-                kept = kept_rows(rows.deleted, rows.first, rows.batch.num_rows)
-                if pc.any(nulls if kept is None else pc.and_(nulls, kept)).as_py():
+                is_live = kept_rows(rows.deleted, rows.first, rows.batch.num_rows)
+                if pc.any(nulls if is_live is None else pc.and_(nulls, is_live)).as_py():
                     raise null_in_required(column)
 
     def bloom_filters(self, file: SourceFile) -> frozenset[str]:
@@ -260,10 +260,10 @@ class DataFileReader:
             self._layout.mode, widens=self._layout.widens, verbatim=True
         )
         # Files of one writer usually have the same schema.
-        last = self._stored
-        if last is None or not last.fits(parquet.schema, stored):
-            last = self._stored = _StoredLayout(self._layout, parquet.schema, stored)
-        return last
+        layout = self._stored
+        if layout is None or not layout.fits(parquet.schema, stored):
+            layout = self._stored = _StoredLayout(self._layout, parquet.schema, stored)
+        return layout
 
     def _batch(self, arrays: Sequence[pa.Array]) -> pa.RecordBatch:
         fields = [
@@ -292,8 +292,8 @@ class _StoredLayout:
             if name is not None and (field := _exactly(fields, name)) is not None
         }
         self._types = {field.name: field.type for field in layout.schema}
-        wanted = {field.name for field in (*self._found.values(), *self.hidden.values())}
-        self.names = [field.name for field in fields if field.name in wanted]
+        names = {field.name for field in (*self._found.values(), *self.hidden.values())}
+        self.names = [field.name for field in fields if field.name in names]
         self._unchanged = {
             name for name, field in self._found.items() if self._is_unchanged(name, field)
         }
@@ -338,25 +338,25 @@ class _FileColumns:
             if column.is_partition and not values.get(column.path[0]):
                 raise null_in_required(column)
 
-    def convert(self, batch: pa.RecordBatch, first: int) -> list[pa.Array]:
+    def convert(self, batch: pa.RecordBatch, first_row: int) -> list[pa.Array]:
         arrays = self._stored.convert(batch)
         arrays += [pa.repeat(value, batch.num_rows) for value in self._partition]
         if self._layout.row_id_column is not None:
-            arrays.append(self._row_ids(batch, first))
+            arrays.append(self._row_ids(batch, first_row))
         if self._layout.row_version_column is not None:
             arrays.append(self._row_versions(batch))
         if self._layout.change_type is not None:
             arrays.append(pa.repeat(self._layout.change_type, batch.num_rows))
         return arrays
 
-    def _row_ids(self, batch: pa.RecordBatch, first: int) -> pa.Array:
+    def _row_ids(self, batch: pa.RecordBatch, first_row: int) -> pa.Array:
         base = self._file.base_row_id
         if base is None:
             raise CorruptTableError(
                 "row tracking is enabled, and the file has no base row ID",
                 remedy="give row IDs to all files with backfill-row-ids",
             )
-        start = base + first
+        start = base + first_row
         if base < 0 or start + batch.num_rows > _ROW_IDS:
             raise CorruptTableError(
                 f"the base row ID {base} leaves no room for the row IDs of the file",
@@ -421,10 +421,10 @@ def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
 
 
 def require_bloom_filters(
-    metadata: pq.FileMetaData, schema: pa.Schema, *, kept: frozenset[str]
+    metadata: pq.FileMetaData, schema: pa.Schema, *, names: frozenset[str]
 ) -> None:
     """Raises `LostBloomFilters` if a file has bloom filters of leaves that are not in `kept`."""
-    if _bloom_filters(metadata, schema) - kept:
+    if _bloom_filters(metadata, schema) - names:
         raise LostBloomFilters
 
 
@@ -464,9 +464,9 @@ def row_statistics(
 
     Without `live`, deleted rows are included. Errors are those of `DataFileReader.read`.
     """
-    part = layout.only({leaf.path[0] for leaf in leaves})
+    part_layout = layout.only({leaf.path[0] for leaf in leaves})
     required = StatisticsColumns(leaves=tuple(leaves), tight_bounds=False)
-    collector = StatisticsCollector(required, part.schema)
-    for rows in DataFileReader(store, part).read(file):
+    collector = StatisticsCollector(required, part_layout.schema)
+    for rows in DataFileReader(store, part_layout).read(file):
         collector.offer(rows.live() if live else rows.batch)
     return {leaf.path: collector.bounds(leaf.path) for leaf in leaves}

@@ -177,10 +177,10 @@ class DataFileWriter:
         """Adds rows with the columns of the layout; string columns may be dictionaries."""
         if not batch.num_rows:
             return
-        taken = 0
-        while taken < batch.num_rows:
-            piece = batch.slice(taken, self._spec.group_rows - self._waiting_rows)
-            taken += piece.num_rows
+        start = 0
+        while start < batch.num_rows:
+            piece = batch.slice(start, self._spec.group_rows - self._waiting_rows)
+            start += piece.num_rows
             self._waiting.append(piece)
             self._waiting_bytes += memory_bytes(piece) + self._new_dictionary_bytes(piece)
             self._waiting_rows += piece.num_rows
@@ -325,8 +325,8 @@ class DataFileWriter:
         if not paths:
             return {}
         # All row groups have filters of one size. The first row group is the largest one.
-        most = self._spec.group_bytes // (len(paths) * _FILTER_BYTES)
-        options = {"ndv": max(1, min(self._waiting_rows, most)), "fpp": _FALSE_POSITIVES}
+        max_values = self._spec.group_bytes // (len(paths) * _FILTER_BYTES)
+        options = {"ndv": max(1, min(self._waiting_rows, max_values)), "fpp": _FALSE_POSITIVES}
         return {"bloom_filter_options": dict.fromkeys(sorted(paths), options)}
 
     def _sorting_columns(self) -> list[pq.SortingColumn] | None:
@@ -388,8 +388,8 @@ def _repeated_columns(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> l
         if pa.types.is_boolean(field.type):
             continue
         sample = _sample([batch.column(at) for batch in batches], field.type)
-        first = sample.slice(0, _FIRST_SAMPLE)
-        if not len(sample) or _distinct(first) > len(first) * _DIFFERENT:
+        head = sample.slice(0, _FIRST_SAMPLE)
+        if not len(sample) or _distinct(head) > len(head) * _DIFFERENT:
             continue
         different = _distinct(sample)
         limit = _REPEATED if _is_text(field.type) else 1 / _WORDS
@@ -404,14 +404,14 @@ def _distinct(values: pa.Array) -> int:
 
 
 def _sample(chunks: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    taken, rows, most = [], 0, _sampled_rows(chunks)
+    pieces, rows, limit = [], 0, _sampled_rows(chunks)
     for chunk in chunks:
-        part = chunk.slice(0, most - rows)
-        taken.append(part.cast(kind) if pa.types.is_dictionary(part.type) else part)
-        rows += len(part)
-        if rows >= most:
+        piece = chunk.slice(0, limit - rows)
+        pieces.append(piece.cast(kind) if pa.types.is_dictionary(piece.type) else piece)
+        rows += len(piece)
+        if rows >= limit:
             break
-    return pa.concat_arrays(taken) if taken else pa.array([], kind)
+    return pa.concat_arrays(pieces) if pieces else pa.array([], kind)
 
 
 def _sampled_rows(chunks: Sequence[pa.Array]) -> int:

@@ -55,14 +55,14 @@ class VectorFiles:
             return load(vector, lambda path: self._file(location(path), opened))
 
     def _file(self, path: str, opened: ExitStack) -> FileBytes:
-        last = self._last
-        if last is None or last[0] != path:
+        open_file = self._last
+        if open_file is None or open_file[0] != path:
             head = self._store.read_head(path, WHOLE_FILE + 1)
             if len(head) > WHOLE_FILE:
                 file = opened.enter_context(self._store.open(path))
                 return FilePart(file, 0, file.seek(0, io.SEEK_END), piece=_PIECE)
-            last = self._last = path, head
-        return last[1]
+            open_file = self._last = path, head
+        return open_file[1]
 
 
 class DeletedRows:
@@ -93,18 +93,18 @@ class DeletedRows:
         return bitmap
 
 
-def deleted_between(deleted: BitMap64, first: int, count: int) -> npt.NDArray[np.int64]:
+def deleted_between(deleted: BitMap64, first_row: int, count: int) -> npt.NDArray[np.int64]:
     """Returns the deleted rows among `count` rows from `first` on, counted from `first`."""
     if not deleted:
         return _NONE
-    return between(deleted, first, count).astype(np.int64) - first
+    return between(deleted, first_row, count).astype(np.int64) - first_row
 
 
-def kept_rows(deleted: BitMap64, first: int, count: int) -> pa.BooleanArray | None:
+def kept_rows(deleted: BitMap64, first_row: int, count: int) -> pa.BooleanArray | None:
     """Returns a mask of the live rows among `count` rows from `first` on; None if all are live."""
-    gone = deleted_between(deleted, first, count)
+    gone = deleted_between(deleted, first_row, count)
     if not len(gone):
         return None
-    kept = np.ones(count, np.bool_)
-    kept[gone] = False
-    return booleans(kept)
+    is_kept = np.ones(count, np.bool_)
+    is_kept[gone] = False
+    return booleans(is_kept)

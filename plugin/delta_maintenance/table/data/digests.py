@@ -60,14 +60,20 @@ class RowsDigest:
     def total(self) -> RowsSum:
         """Returns the digest of the rows so far."""
         if self._sums is not None:
-            parts = (part.total() for part in self._parts)
-            return sum((each for each in parts if isinstance(each, RowSums)), self._sums.total())
+            totals = (digest.total() for digest in self._parts)
+            return sum(
+                (part_total for part_total in totals if isinstance(part_total, RowSums)),
+                self._sums.total(),
+            )
         return RowSums(rows=self.rows) if self.ordered is None else self.ordered.result(self.rows)
 
 
 def stated(sums: list[RowsSum]) -> str:
     """Returns the digests of several bins as text: one sum for each algorithm."""
-    kinds = sorted({type(each) for each in sums}, key=lambda kind: kind.__name__, reverse=True)
+    kinds = sorted(
+        {type(rows_sum) for rows_sum in sums}, key=lambda kind: kind.__name__, reverse=True
+    )
     return "+".join(
-        str(sum((each for each in sums if isinstance(each, kind)), kind())) for kind in kinds
+        str(sum((rows_sum for rows_sum in sums if isinstance(rows_sum, kind)), kind()))
+        for kind in kinds
     )

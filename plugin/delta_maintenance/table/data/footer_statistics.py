@@ -81,11 +81,11 @@ class FooterReader:
         Footers that are alike are read together, all others each by itself.
         """
         for start in range(0, len(files), _TOGETHER):
-            part = files[start : start + _TOGETHER]
-            alike = self._read_part(part, list(pool.map(self._short_footer, part)))
-            others = [file for at, file in enumerate(part) if at not in alike]
-            alone = pool.map(self._read, others)
-            yield from (alike[at] if at in alike else next(alone) for at in range(len(part)))
+            batch = files[start : start + _TOGETHER]
+            alike = self._read_part(batch, list(pool.map(self._short_footer, batch)))
+            unlike = [file for at, file in enumerate(batch) if at not in alike]
+            alone = pool.map(self._read, unlike)
+            yield from (alike[at] if at in alike else next(alone) for at in range(len(batch)))
 
     def _read(self, file: SourceFile) -> FooterStatistics | DeltaMaintenanceError:
         try:
@@ -98,21 +98,23 @@ class FooterReader:
     ) -> dict[int, FooterStatistics]:
         """Returns the statistics of files whose footers are alike, by the position of the file."""
         statistics_by_position: dict[int, FooterStatistics] = {}
-        left = {at: footer for at, footer in enumerate(footers) if footer is not None}
-        known = iter(list(self._forms))
+        unread = {at: footer for at, footer in enumerate(footers) if footer is not None}
+        forms = iter(list(self._forms))
         for _ in range(_MOST_FORMS):
-            if not left:
+            if not unread:
                 break
-            alike = next(known, None)
+            alike = next(forms, None)
             if alike is None:
-                alike = self._alike(left[next(iter(left))])
+                alike = self._alike(unread[next(iter(unread))])
                 if alike is None:
                     break
                 self._forms = [alike, *self._forms[: _MOST_FORMS - 2]]
-            matched, rows, bounds = alike.read(list(left.values()))
-            places = [at for at, each in zip(left, matched.tolist(), strict=True) if each]
+            matched, rows, bounds = alike.read(list(unread.values()))
+            places = [
+                at for at, is_matched in zip(unread, matched.tolist(), strict=True) if is_matched
+            ]
             for at, count, of_file in zip(places, rows, bounds, strict=True):
-                del left[at]
+                del unread[at]
                 # Otherwise the footer contradicts itself or the log, which `read` reports.
                 if count >= 0 and files[at].num_records in (None, count):
                     statistics_by_position[at] = FooterStatistics(
@@ -197,9 +199,13 @@ class FooterReader:
         )
 
     def _columns(self, metadata: pq.FileMetaData, *, hybrid: bool) -> list[FooterColumn]:
-        last, schema = self._last, metadata.schema
-        if last is not None and last[1] == hybrid and last[0].equals(schema):
-            return last[2]
+        known_columns, schema = self._last, metadata.schema
+        if (
+            known_columns is not None
+            and known_columns[1] == hybrid
+            and known_columns[0].equals(schema)
+        ):
+            return known_columns[2]
         stored = StoredColumns(mode=self._layout.mode, hybrid_calendar=hybrid, verbatim=True)
         fields = schema.to_arrow_schema()
         require_column_ids(fields, self._layout.mode)

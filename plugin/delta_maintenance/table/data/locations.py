@@ -66,7 +66,7 @@ def location_of(store: Store, path: str) -> str:
     )
 
 
-def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
+def find_other_spellings(missing: pa.Table, files: pa.Table) -> pa.Table:
     """Returns the missing files that have another spelling (`OTHER_SPELLINGS`).
 
     `wanted` contains for each missing file its `path` in the log, its `location` relative to the
@@ -74,56 +74,56 @@ def find_other_spellings(wanted: pa.Table, files: pa.Table) -> pa.Table:
     that the table does not refer to.
     """
     # A file with such a name cannot exist in any store.
-    wanted = wanted.filter(_are_texts(wanted["location"]))
-    keys = _hash_paths(wanted["location"])
+    missing = missing.filter(_are_texts(missing["location"]))
+    keys = _hash_paths(missing["location"])
     theirs = _hash_paths(files["path"])
     rows = np.flatnonzero(np.isin(theirs, keys))
     files, theirs = files.take(integers(rows)), theirs[rows]
-    distinct, first, counts = np.unique(theirs, return_index=True, return_counts=True)
+    distinct, first_rows, counts = np.unique(theirs, return_index=True, return_counts=True)
     rows = np.flatnonzero(np.isin(keys, distinct))
-    wanted, keys = wanted.take(integers(rows)), keys[rows]
+    missing, keys = missing.take(integers(rows)), keys[rows]
     at = np.searchsorted(distinct, keys)
-    spelt_files = files.take(integers(first[at]))
+    spelt_files = files.take(integers(first_rows[at]))
     _, of_key, claims = np.unique(keys, return_inverse=True, return_counts=True)
-    target = wanted["location"].cast(pa.string())
+    target = missing["location"].cast(pa.string())
     doubts = [
         (to_bools(_one(unclean(_one(target)))), "the store cannot have a file of that name"),
         (counts[at] > 1, "several files have such a name"),
         (claims[of_key] > 1, "several missing files could be this one"),
         (
-            to_bools(_one(pc.fill_null(pc.not_equal(wanted["size"], spelt_files["size"]), False))),
+            to_bools(_one(pc.fill_null(pc.not_equal(missing["size"], spelt_files["size"]), False))),
             "the log states another size",
         ),
     ]
     doubt = pa.nulls(len(keys), pa.string())
     for applies, reason in doubts:
         doubt = pc.if_else(booleans(applies), reason, doubt)
-    columns = [wanted["path"], target, spelt_files["path"], spelt_files["size"], doubt]
+    columns = [missing["path"], target, spelt_files["path"], spelt_files["size"], doubt]
     return pa.table(columns, schema=OTHER_SPELLINGS)
 
 
-def reached_by_the_store(store: Store, found: pa.Table) -> npt.NDArray[np.bool_]:
+def reached_by_the_store(store: Store, spellings: pa.Table) -> npt.NDArray[np.bool_]:
     """Marks the files (`OTHER_SPELLINGS`) that the store finds under the name that readers use.
 
     Some file systems ignore letter case or Unicode normalisation.
     """
-    alike: npt.NDArray[np.bool_] = hash_spellings(_one(found["target"])) == hash_spellings(
-        _one(found["found"])
+    alike: npt.NDArray[np.bool_] = hash_spellings(_one(spellings["target"])) == hash_spellings(
+        _one(spellings["found"])
     )
     rows = np.flatnonzero(alike)
-    names = found["target"].take(integers(rows)).to_pylist()
+    names = spellings["target"].take(integers(rows)).to_pylist()
     there = in_parallel(store.stat, names, threads=_LOOKED_UP_AT_ONCE)
     alike[rows] = [status is not None for status in there]
     return alike
 
 
-def copy_files(store: Store, found: pa.Table) -> int:
+def copy_files(store: Store, spellings: pa.Table) -> int:
     """Copies files (`OTHER_SPELLINGS`) to the names that readers look for.
 
     The originals are kept: the writer of the table may read them. An existing file is never
     changed. Returns the number of copies. `StorageError` if a copy is incomplete.
     """
-    rows = zip(*(found[name].to_pylist() for name in ("found", "target")), strict=True)
+    rows = zip(*(spellings[name].to_pylist() for name in ("found", "target")), strict=True)
     return sum(in_parallel(lambda row: _copy(store, *row), rows, threads=_COPIED_AT_ONCE))
 
 

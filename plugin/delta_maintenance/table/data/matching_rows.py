@@ -92,7 +92,9 @@ class RowCondition:
         names: list[str] = []
         for name in column:
             fields = kind.fields if isinstance(kind, StructType) else ()
-            field = next((each for each in fields if each.name.lower() == name.lower()), None)
+            field = next(
+                (candidate for candidate in fields if candidate.name.lower() == name.lower()), None
+            )
             if field is None:
                 raise invalid_condition(self.text, f"there is no column {'.'.join(column)}")
             names.append(field.name)
@@ -100,26 +102,26 @@ class RowCondition:
         return tuple(names), kind
 
     def _no_rows(self, schema: StructType) -> dict[str, pa.Array]:
-        fields = (each for each in schema.fields if each.name in self.columns)
-        return {each.name: pa.array([], arrow_type(each.type)) for each in fields}
+        fields = (field for field in schema.fields if field.name in self.columns)
+        return {field.name: pa.array([], arrow_type(field.type)) for field in fields}
 
     def _truth(
         self, condition: Condition, values: Callable[[Names], pa.Array], *, partly: bool = False
     ) -> pa.Array:
         match condition:
-            case Not(part):
-                return pc.invert(self._truth(part, values, partly=partly))
+            case Not(operand):
+                return pc.invert(self._truth(operand, values, partly=partly))
             case Both(left, right) | Either(left, right):
                 join = pc.and_kleene if isinstance(condition, Both) else pc.or_kleene
-                sides = [self._truth(part, values, partly=partly) for part in (left, right)]
+                sides = [self._truth(operand, values, partly=partly) for operand in (left, right)]
                 return pc.coalesce(join(*sides), *sides) if partly else join(*sides)
             case Comparison(column, sign, value):
                 return self._compare_column(column, sign, value, values(column))
             case OneOf(column, literals):
-                each = (
+                truths = (
                     self._compare_column(column, "=", value, values(column)) for value in literals
                 )
-                return reduce(pc.or_kleene, each)
+                return reduce(pc.or_kleene, truths)
             case IsNull(column):
                 is_null = pc.is_null(values(column))
                 return pa.nulls(len(is_null), pa.bool_()) if partly else is_null
@@ -140,10 +142,10 @@ class RowCondition:
                 self.text, f"the column {name} is of type {kind}, which is compared with no value"
             )
         value = literal_value(literal, kind)
-        for other in self._other_types.get(column, ()):
+        for other_type in self._other_types.get(column, ()):
             if value is not None:
                 break
-            value = literal_value(literal, other)
+            value = literal_value(literal, other_type)
             values = values if value is None else values.cast(value.type)
         if value is None:
             raise invalid_condition(self.text, f"{literal.text!r} is no value of the column {name}")
@@ -158,8 +160,8 @@ class RowCondition:
         names, _ = self._columns[column]
         if not names:
             return pa.nulls(len(next(iter(rows.values()))), pa.string())
-        first, *inner = names
-        return reduce(pc.struct_field, inner, rows[first])
+        top, *inner = names
+        return reduce(pc.struct_field, inner, rows[top])
 
 
 def _compared_floats(values: pa.Array, value: pa.Scalar, sign: str) -> pa.Array:

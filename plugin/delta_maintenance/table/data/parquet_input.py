@@ -225,16 +225,18 @@ class ParquetInput:
         `CorruptTableError` if the number of rows differs from the footer, and `RefusedError` if
         timestamps are finer than microseconds or if rows do not fit in memory.
         """
-        seen = expected = 0
+        row_count = expected = 0
         exact = self._nanoseconds(columns)
         for group in range(self.row_groups) if groups is None else groups:
             expected += int(self.metadata.row_group(group).num_rows)
             if self._ahead is not None:
                 self._ahead.load(self._range(chunk) for _, chunk in self._chunks(group, columns))
             # Dictionaries can divide batches, which would no longer match those of `exact`.
-            size, kept = self._decoding(group, columns, keeps=exact is None)
+            size, dictionary_columns = self._decoding(group, columns, keeps=exact is None)
             options = {"row_groups": [group], "use_threads": False}
-            batches = self._file(kept).iter_batches(size, columns=list(columns), **options)
+            batches = self._file(dictionary_columns).iter_batches(
+                size, columns=list(columns), **options
+            )
             finer = None
             if exact is not None:
                 file, names = exact
@@ -242,12 +244,14 @@ class ParquetInput:
             for batch in batches:
                 if finer is not None:
                     require_microseconds(batch, next(finer))
-                seen += batch.num_rows
+                row_count += batch.num_rows
                 yield from self._pieces(only(batch, columns))
         if groups is None:
             expected = self.rows
-        if seen != expected:
-            raise CorruptTableError(f"the data file has {seen} rows, its footer says {expected}")
+        if row_count != expected:
+            raise CorruptTableError(
+                f"the data file has {row_count} rows, its footer says {expected}"
+            )
 
     def decode_first(self, columns: Sequence[str], group: int) -> None:
         """Decodes some rows at the beginning of a row group. Reads little more than their pages."""
@@ -287,19 +291,21 @@ class ParquetInput:
             leaf_sizes(leaf, chunk, start=start, most=self._most)
             for leaf, chunk in zip(leaves, stored, strict=True)
         ]
-        kept = []
+        dictionary_columns = []
         for at, leaf in enumerate(leaves):
             name = leaf.column.path
             if keeps and self._keeps_dictionary(leaf, sizes[at]):
-                kept.append(name)
-            if (name in kept or self._is_dictionary(name)) and not sizes[at].encodings:
+                dictionary_columns.append(name)
+            if (name in dictionary_columns or self._is_dictionary(name)) and not sizes[
+                at
+            ].encodings:
                 sizes[at] = sizes[at].kept()
         likely = row_batches.BATCH_BYTES
         shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": self._most}
         count = rows_together(sizes, **shape)
-        expected = sum(each.expected for each in sizes) / max(rows, 1)
+        expected = sum(column_size.expected for column_size in sizes) / max(rows, 1)
         usual = max(1, min(ROWS, rows, int(likely / max(expected, 1))))
-        if count < usual and any(each.is_rough for each in sizes):
+        if count < usual and any(column_size.is_rough for column_size in sizes):
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
                     sizes[at] = leaf_sizes(
@@ -307,9 +313,9 @@ class ParquetInput:
                     )
             count = rows_together(sizes, **shape)
         if not count:
-            what = f"the row group {group} of the data file"
-            raise too_large(what, one_row(sizes), most=self._most)
-        return count, kept
+            subject = f"the row group {group} of the data file"
+            raise too_large(subject, one_row(sizes), most=self._most)
+        return count, dictionary_columns
 
     def _keeps_dictionary(self, leaf: Leaf, sizes: LeafSizes) -> bool:
         """Whether to read a column as a dictionary: because this is asked for, or because its
@@ -371,10 +377,10 @@ class ParquetInput:
         for at, field in enumerate(batch.schema):
             if pa.types.is_dictionary(field.type):
                 column = batch.column(at)
-                last = self._last.get(field.name)
-                if last is None or not column.dictionary.equals(last):
-                    last = self._last[field.name] = column.dictionary
-                column = pa.DictionaryArray.from_arrays(column.indices, last, safe=False)
+                dictionary = self._last.get(field.name)
+                if dictionary is None or not column.dictionary.equals(dictionary):
+                    dictionary = self._last[field.name] = column.dictionary
+                column = pa.DictionaryArray.from_arrays(column.indices, dictionary, safe=False)
                 batch = batch.set_column(at, field, column)
         return batch
 
@@ -403,11 +409,11 @@ class ParquetInput:
             start = chunk.dictionary_page_offset
         # The first Parquet writers stated less than the whole size (PARQUET-816).
         try:
-            old = _OLD_WRITERS.match(self.metadata.created_by or "") is not None
+            is_old_writer = _OLD_WRITERS.match(self.metadata.created_by or "") is not None
         except UnicodeDecodeError:
-            old = False
+            is_old_writer = False
         end = start + chunk.total_compressed_size
-        return start, min(end + _PADDING, max(end, self.size)) if old else end
+        return start, min(end + _PADDING, max(end, self.size)) if is_old_writer else end
 
     def _stored(self, chunk: pq.ColumnChunkMetaData, piece: int) -> PageBytes:
         """Returns the bytes of a column chunk; those that are not in memory are read in pieces."""

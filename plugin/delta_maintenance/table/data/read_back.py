@@ -55,7 +55,7 @@ def read_back(
             elif digest.kind == "counts":
                 digest.rows += parquet.rows
             else:
-                first, second = _halves(parquet, names, digest)
+                ahead, second = _halves(parquet, names, digest)
 
                 def second_half() -> None:
                     with ParquetInput(store.open(written.name), dictionaries=dictionaries) as again:
@@ -63,7 +63,7 @@ def read_back(
 
                 with closing(OverlappedTasks(idle_workers)) as overlapped:
                     task = overlapped.begin(second_half)
-                    first(parquet)
+                    ahead(parquet)
                     task.result()
     except (pa.ArrowException, OSError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]
@@ -88,9 +88,9 @@ def _halves(parquet: ParquetInput, names: Sequence[str], digest: RowsDigest) -> 
     halves: tuple[list[str], list[str]] = ([], [])
     sizes = [0, 0]
     for name, size in sorted(parquet.column_sizes(names).items(), key=lambda item: -item[1]):
-        least = sizes.index(min(sizes))
-        halves[least].append(name)
-        sizes[least] += size
+        lighter = sizes.index(min(sizes))
+        halves[lighter].append(name)
+        sizes[lighter] += size
     return partial(_add_columns, ordered, halves[0]), partial(_add_columns, ordered, halves[1])
 
 
@@ -111,7 +111,7 @@ def _add_columns(digest: OrderedDigest, names: Sequence[str], parquet: ParquetIn
 
 def require_same_rows(
     store: Store,
-    work: Bin,
+    file_bin: Bin,
     spec: RewriteSpec,
     outputs: Sequence[WrittenFile],
     writers: Sequence[DataFileWriter],
@@ -124,15 +124,15 @@ def require_same_rows(
     """
     expected = read.total()
     sums_in_store = stored_sums(
-        store, work, spec, outputs, writers, kind=read.kind, idle_workers=idle_workers
+        store, file_bin, spec, outputs, writers, kind=read.kind, idle_workers=idle_workers
     )
-    require_sums(work, sums_in_store, expected)
+    require_sums(file_bin, sums_in_store, expected)
     return sums_in_store
 
 
 def stored_sums(
     store: Store,
-    work: Bin,
+    file_bin: Bin,
     spec: RewriteSpec,
     outputs: Sequence[WrittenFile],
     writers: Sequence[DataFileWriter],
@@ -142,7 +142,7 @@ def stored_sums(
 ) -> RowsSum:
     """Returns the digest of the rows of new files of a bin. `writers` are those of the files."""
     layout = spec.files.layout
-    digest = RowsDigest(layout.schema, dict(work.partition_values), kind)
+    digest = RowsDigest(layout.schema, dict(file_bin.partition_values), kind)
     for output, writer in zip(outputs, writers, strict=True):
         read_back(
             store,
@@ -155,39 +155,39 @@ def stored_sums(
     return digest.total()
 
 
-def require_sums(work: Bin, found: RowsSum, expected: RowsSum) -> None:
+def require_sums(file_bin: Bin, sums_read: RowsSum, expected: RowsSum) -> None:
     """Raises `VerificationError` unless new files with the digest `found` have the expected rows.
 
     Their number must also be that of the live rows of the bin in the log.
     """
-    require_rows(work, found.rows)
-    if found != expected:
+    require_rows(file_bin, sums_read.rows)
+    if sums_read != expected:
         raise VerificationError(
-            f"the rows that were written are not those that were read: {found} instead of "
+            f"the rows that were written are not those that were read: {sums_read} instead of "
             f"{expected}",
-            file=work.sources[0].path,
+            file=file_bin.sources[0].path,
         )
 
 
-def require_schema(found: pa.Schema, wanted: pa.Schema, name: str) -> None:
+def require_schema(schema: pa.Schema, expected: pa.Schema, name: str) -> None:
     """Raises `VerificationError` if the columns of a new data file differ from `wanted`."""
-    difference = schema_difference(found, wanted)
+    difference = schema_difference(schema, expected)
     if difference is not None:
         raise VerificationError(f"the new data file has {difference}", file=name)
 
 
-def schema_difference(found: pa.Schema, wanted: pa.Schema) -> str | None:
+def schema_difference(schema: pa.Schema, expected: pa.Schema) -> str | None:
     """Returns the first difference in names, types and field IDs at any level, as a clause.
 
     Parquet libraries drop metadata that they do not support, so this check is needed.
     """
-    return _difference(list(found), list(wanted), "")
+    return _difference(list(schema), list(expected), "")
 
 
-def _difference(found: list[pa.Field], wanted: list[pa.Field], path: str) -> str | None:
-    if [field.name for field in found] != [field.name for field in wanted]:
+def _difference(fields: list[pa.Field], expected: list[pa.Field], path: str) -> str | None:
+    if [field.name for field in fields] != [field.name for field in expected]:
         return f"other columns than expected{' in ' + path if path else ''}"
-    for ours, theirs in zip(found, wanted, strict=True):
+    for ours, theirs in zip(fields, expected, strict=True):
         here = f"{path}.{ours.name}" if path else ours.name
         kind = ours.type.value_type if pa.types.is_dictionary(ours.type) else ours.type
         if _id(ours) != _id(theirs):

@@ -56,7 +56,7 @@ _ROW_BYTES = 4 << 20
 
 def rewrite_bin(
     store: Store,
-    work: Bin,
+    file_bin: Bin,
     spec: RewriteSpec,
     *,
     new_id: NewId = new_id,
@@ -74,40 +74,40 @@ def rewrite_bin(
     """
     refused: list[Refusal] = []
     while True:
-        if not work.sources or (refused and not _still_worth(work)):
-            nothing = replace(work, sources=(), reasons=())
+        if not file_bin.sources or (refused and not _still_worth(file_bin)):
+            nothing = replace(file_bin, sources=(), reasons=())
             return RewrittenBin(
                 bin=nothing, outputs=(), runs=(), sums=RowSums(), refused=tuple(refused)
             )
-        _require_one_partition(work)
+        _require_one_partition(file_bin)
         try:
             if spec.clustering is not None:
                 done = clustered(
-                    store, work, spec, spec.clustering, new_id=new_id, idle_workers=idle_workers
+                    store, file_bin, spec, spec.clustering, new_id=new_id, idle_workers=idle_workers
                 )
                 return replace(done, refused=tuple(refused))
-            copied = copied_bin(store, work, spec, new_id=new_id)
+            copied = copied_bin(store, file_bin, spec, new_id=new_id)
             if copied is not None:
                 return replace(copied, refused=tuple(refused))
-            attempt = _Attempt(store, work, spec, new_id, idle_workers)
+            attempt = _Attempt(store, file_bin, spec, new_id, idle_workers)
             attempt.run()
         except LostBloomFilters:
             # All sources are asked, so that the bin is started again only once.
             reader = DataFileReader(store, spec.files.layout)
-            bloom_filters = frozenset().union(*map(reader.bloom_filters, work.sources))
+            bloom_filters = frozenset().union(*map(reader.bloom_filters, file_bin.sources))
             spec = replace(
                 spec,
                 files=replace(spec.files, bloom_filters=spec.files.bloom_filters | bloom_filters),
             )
             continue
         except SourceError as error:
-            source = work.sources[error.source]
+            source = file_bin.sources[error.source]
             refusal = Refusal(source=source, problem=error.problem, damaged=error.damaged)
             refused.append(refusal)
-            work = _without(work, error.source)
+            file_bin = _without(file_bin, error.source)
             continue
         return RewrittenBin(
-            bin=work,
+            bin=file_bin,
             outputs=tuple(attempt.outputs),
             runs=tuple(attempt.runs),
             sums=attempt.proved(),
@@ -149,18 +149,20 @@ class _Attempt:
     def __init__(
         self,
         store: Store,
-        work: Bin,
+        file_bin: Bin,
         spec: RewriteSpec,
         new_id: NewId,
         idle_workers: IdleWorkers | None,
     ) -> None:
         self._store = store
-        self._work = work
+        self._work = file_bin
         self._spec = spec
         self._new_id = new_id
         self._idle_workers = idle_workers
-        self._partition: Mapping[str, str | None] = dict(work.partition_values)
-        self._digest = RowsDigest(spec.files.layout.schema, self._partition, work.digest_kind(spec))
+        self._partition: Mapping[str, str | None] = dict(file_bin.partition_values)
+        self._digest = RowsDigest(
+            spec.files.layout.schema, self._partition, file_bin.digest_kind(spec)
+        )
         self._writers: list[DataFileWriter] = []
         self._names: list[str] = []
         self.outputs: list[WrittenFile] = []
@@ -234,28 +236,28 @@ class _Attempt:
         return self._writers[-1]
 
 
-def _still_worth(work: Bin) -> bool:
+def _still_worth(file_bin: Bin) -> bool:
     """Whether the remaining sources are worth rewriting: two, or one with a reason of its own.
 
     Files that were only to be sorted again with new ones have no reason of their own.
     """
-    if all(reasons == ("group-grew",) for reasons in work.reasons):
+    if all(reasons == ("group-grew",) for reasons in file_bin.reasons):
         return False
-    return len(work.sources) > 1 or any(reason != "small" for reason in work.reasons[0])
+    return len(file_bin.sources) > 1 or any(reason != "small" for reason in file_bin.reasons[0])
 
 
-def _without(work: Bin, number: int) -> Bin:
-    kept = [at for at in range(len(work.sources)) if at != number]
+def _without(file_bin: Bin, number: int) -> Bin:
+    numbers = [at for at in range(len(file_bin.sources)) if at != number]
     return replace(
-        work,
-        sources=tuple(work.sources[at] for at in kept),
-        reasons=tuple(work.reasons[at] for at in kept),
+        file_bin,
+        sources=tuple(file_bin.sources[at] for at in numbers),
+        reasons=tuple(file_bin.reasons[at] for at in numbers),
     )
 
 
-def _require_one_partition(work: Bin) -> None:
-    for source in work.sources:
-        if source.partition_values != work.partition_values:
+def _require_one_partition(file_bin: Bin) -> None:
+    for source in file_bin.sources:
+        if source.partition_values != file_bin.partition_values:
             raise RefusedError(
                 "files of different partitions must not be merged",
                 file=source.path,
@@ -264,18 +266,18 @@ def _require_one_partition(work: Bin) -> None:
 
 
 def _copied_sources(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> frozenset[int]:
-    work = Bin(number=0, sources=tuple(files), reasons=(("small",),) * len(files))
+    file_bin = Bin(number=0, sources=tuple(files), reasons=(("small",),) * len(files))
     try:
-        return copied_sources(store, work, spec)
+        return copied_sources(store, file_bin, spec)
     except (DeltaMaintenanceError, SourceError):
         return frozenset()
 
 
 def _encoded_ratio(store: Store, files: Sequence[SourceFile], spec: RewriteSpec) -> float | None:
     before = 0.0
-    kept = MemoryStore()
+    scratch = MemoryStore()
     reader = DataFileReader(store, spec.files.layout)
-    with DataFileWriter(kept, _SAMPLE, spec.files) as writer:
+    with DataFileWriter(scratch, _SAMPLE, spec.files) as writer:
         for file in files:
             before += _offer_first_rows(reader, file, writer)
     return writer.result().size / before if before else None

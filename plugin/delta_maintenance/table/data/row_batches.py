@@ -64,9 +64,9 @@ def _same_instants(micros: pa.Array, nanos: pa.Array) -> bool:
     if pa.types.is_timestamp(kind):
         # Nanoseconds of distant years overflow in the same way on both sides.
         valid = micros.is_valid().to_numpy(zero_copy_only=False)
-        left = micros.view(pa.int64()).fill_null(0).to_numpy() * np.int64(1000)
+        scaled = micros.view(pa.int64()).fill_null(0).to_numpy() * np.int64(1000)
         right = nanos.view(pa.int64()).fill_null(0).to_numpy()
-        return bool(np.array_equal(left[valid], right[valid]))
+        return bool(np.array_equal(scaled[valid], right[valid]))
     if pa.types.is_struct(kind):
         return all(
             _same_instants(micros.field(at), nanos.field(at)) for at in range(kind.num_fields)
@@ -109,8 +109,8 @@ def halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch
         return
     for start, end in ((0, rows // 2), (rows // 2, rows)):
-        for part in halves(batch.slice(start, end - start)):
-            yield part.take(pa.array(np.arange(part.num_rows)))
+        for half in halves(batch.slice(start, end - start)):
+            yield half.take(pa.array(np.arange(half.num_rows)))
 
 
 def only(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

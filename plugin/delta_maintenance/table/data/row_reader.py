@@ -60,19 +60,19 @@ class RowLayout:
     """The time zone of partition values that are timestamps without one."""
 
     @classmethod
-    def of(cls, snapshot: Snapshot, wanted: Collection[str], *, zone: tzinfo | None) -> RowLayout:
+    def of(cls, snapshot: Snapshot, names: Collection[str], *, zone: tzinfo | None) -> RowLayout:
         """Returns the layout of the columns of a snapshot that have the given names.
 
         `UnsupportedFeatureError` if the type of a column was changed in an unsupported way.
         """
         metadata = snapshot.metadata
         fields = parse_schema(metadata.schema_string or "").fields
-        columns = StructType(fields=tuple(item for item in fields if item.name in wanted))
+        columns = StructType(fields=tuple(item for item in fields if item.name in names))
         if supports(snapshot.protocol, "typeWidening"):
             require_known_changes(columns)
         return cls(
             columns=columns,
-            partition_columns=tuple(name for name in metadata.partition_columns if name in wanted),
+            partition_columns=tuple(name for name in metadata.partition_columns if name in names),
             mode=column_mapping_mode(snapshot.protocol, metadata.configuration),
             zone=zone,
         )
@@ -131,12 +131,12 @@ class RowReader:
             deleted = self._deleted.of(vector, parquet.rows)
             stored, fields = self._stored(parquet)
             names = sorted({field.name for field in fields.values()})
-            first = 0
+            first_row = 0
             for batch in parquet.batches(names):
-                kept = kept_rows(deleted, first, batch.num_rows)
-                first += batch.num_rows
-                rows = batch if kept is None else batch.filter(kept)
-                count = batch.num_rows if kept is None else kept.true_count
+                is_kept = kept_rows(deleted, first_row, batch.num_rows)
+                first_row += batch.num_rows
+                rows = batch if is_kept is None else batch.filter(is_kept)
+                count = batch.num_rows if is_kept is None else is_kept.true_count
                 if count:
                     columns = [
                         self._column(item, rows, count, stored, fields, constants)

@@ -93,17 +93,17 @@ def live_by_commits(snapshot: Snapshot) -> Iterator[pa.Table]:
         return
     older = None if not entries else _older(store, listing, entries[0], log.segment.base_version)
     if older is not None:
-        for part in older.file_actions(keys=_KEYS, fields=FACT_FIELDS, actions=("add",)):
+        for older_files in older.file_actions(keys=_KEYS, fields=FACT_FIELDS, actions=("add",)):
             none = np.zeros(0, np.int64)
-            order = np.zeros(part.adds.num_rows, np.int64)
-            batch = TailBatch(part.adds, part.removes.slice(0, 0), order, none)
+            order = np.zeros(older_files.adds.num_rows, np.int64)
+            batch = TailBatch(older_files.adds, older_files.removes.slice(0, 0), order, none)
             yield _newest_adds(batch, replay, root=store.root)
 
 
 def _newest_adds(batch: TailBatch, replay: FileReplay, *, root: str) -> pa.Table:
     """Returns the adds of commits that come newest first, unless a newer action names the file."""
     adds, removes = batch.adds, batch.removes
-    places = pa.concat_arrays([locations_of(each, root=root) for each in (adds, removes)])
+    places = pa.concat_arrays([locations_of(actions, root=root) for actions in (adds, removes)])
     age = np.concatenate([batch.add_order, batch.remove_order])
     # Of an add and a remove of one commit, the add replaces the deletion vector.
     order = np.lexsort((np.arange(len(age)) >= adds.num_rows, age))
@@ -131,8 +131,8 @@ class _Examination:
         self._log = log
         self._store = log.store
         self._version = log.segment.base_version
-        first = max(0, self._version + 1 - MOST_COMMITS)
-        self._listing = list_log(log.store, first_version=first)
+        first_version = max(0, self._version + 1 - MOST_COMMITS)
+        self._listing = list_log(log.store, first_version=first_version)
         tail = sum(entry.status.size for entry in log.segment.commits)
         rows = 0 if log.checkpoint is None else log.checkpoint.row_count
         self._is_small = rows <= FEW_ACTIONS and tail <= MOST_BYTES
@@ -149,9 +149,9 @@ class _Examination:
         if checkpoint is not None:
             if (problem := checkpoint.tag_problem(footers=self._is_small)) is not None:
                 yield f"{checkpoint.files.name} contradicts its tags: {problem}"
-            most = MOST_BYTES if self._is_small else MOST_BYTES_OF_LARGE
+            budget = MOST_BYTES if self._is_small else MOST_BYTES_OF_LARGE
             self._texts = _readable(
-                self._store, _before(self._listing, self._version, most_bytes=most)
+                self._store, _before(self._listing, self._version, most_bytes=budget)
             )
             for problem in self._of_commits(checkpoint):
                 yield f"{checkpoint.files.name} contradicts the commits: it {problem}"
@@ -177,7 +177,7 @@ class _Examination:
 
     def _of_number(self, checkpoint: Checkpoint, version: int, adds: int | None) -> Iterator[str]:
         """Compares the number of files with that of an earlier version and the commits since."""
-        since = [each for each in self._texts if (each[0].file.version or 0) > version]
+        since = [text for text in self._texts if (text[0].file.version or 0) > version]
         stated_count = checkpoint.stated_adds[0]
         if None in (adds, stated_count) or len(since) < self._version - version:
             return
@@ -188,15 +188,15 @@ class _Examination:
 
     def _of_checksums(self) -> Iterator[str]:
         """Compares with the checksum of the checkpoint's version, and with the newest one."""
-        last = self._log.segment.version
-        stated = {version for version in self._listing.checksums if version <= last}
+        newest = self._log.segment.version
+        stated = {version for version in self._listing.checksums if version <= newest}
         for version in sorted({*sorted(stated)[-1:], *(stated & {self._version})}):
             name = checksum_name(version)
             try:
                 checksum = parse_checksum(read_hint(self._store, f"{LOG_DIRECTORY}/{name}"))
             except (CorruptTableError, FileNotFoundError):
                 continue
-            if version == last and not self._is_small:
+            if version == newest and not self._is_small:
                 self.num_files = checksum.num_files
             if version >= self._version:
                 for problem in differences(checksum, self._state_at(version)):
@@ -304,9 +304,9 @@ def _file_differences(
     is_complete: bool = False,
 ) -> Iterator[str]:
     adds, removes = _files(checkpoint)
-    both = pc.is_in(logical_file_keys(removes), pc.unique(logical_file_keys(adds)))
-    if pc.any(both).as_py():
-        yield f"has {removes['path'].filter(both)[0].as_py()} both live and removed"
+    live_and_removed = pc.is_in(logical_file_keys(removes), pc.unique(logical_file_keys(adds)))
+    if pc.any(live_and_removed).as_py():
+        yield f"has {removes['path'].filter(live_and_removed)[0].as_py()} both live and removed"
     yield from facts.differences(adds, before=before, is_complete=is_complete)
 
 
@@ -356,11 +356,13 @@ def _facts(lines: Sequence[FileLines], root: str) -> CommitFacts | None:
     return CommitFacts.of(parsed, root=root)
 
 
-def _older(store: Store, listing: LogListing, first: LogEntry, version: int) -> Checkpoint | None:
+def _older(
+    store: Store, listing: LogListing, first_commit: LogEntry, version: int
+) -> Checkpoint | None:
     """Returns the oldest readable checkpoint before a version, given the first commit from which on
     none is missing; None if that is the first of the log.
     """
-    start = first.file.version or 0
+    start = first_commit.file.version or 0
     for files in listing.checkpoints if start else ():
         if start - 1 <= files.version < version:
             try:
@@ -388,9 +390,9 @@ def _state_differences(
 
     `is_whole` says that the commits, and a checkpoint before them, contain the whole state.
     """
-    own = VersionChecksum(protocol=singles.protocol, metadata=singles.metadata)
+    checksum = VersionChecksum(protocol=singles.protocol, metadata=singles.metadata)
     expected = VersionChecksum(protocol=state.protocol, metadata=state.metadata)
-    for problem in differences(own, expected):
+    for problem in differences(checksum, expected):
         yield f"has another {problem.split()[0]}"
     expires = singles.metadata is not None and _EXPIRY in singles.metadata.configuration
     versions, expected_versions = (
@@ -400,14 +402,14 @@ def _state_differences(
     if expires:
         expected_versions = {n: v for n, v in expected_versions.items() if n in versions}
     configured, expected_domains = (
-        {name: None if domain.removed else domain.configuration for name, domain in each.items()}
-        for each in (singles.domains, state.domains)
+        {name: None if domain.removed else domain.configuration for name, domain in domains.items()}
+        for domains in (singles.domains, state.domains)
     )
     pairs: tuple[tuple[str, Mapping[str, str | None], Mapping[str, str | None]], ...] = (
         ("transaction of", versions, expected_versions),
         ("domain", configured, expected_domains),
     )
-    for what, there, expected_values in pairs:
+    for subject, there, expected_values in pairs:
         for name in sorted(expected_values.keys() | (there.keys() if is_whole else set())):
             if there.get(name) != expected_values.get(name):
-                yield f"has another {what} {name}"
+                yield f"has another {subject} {name}"

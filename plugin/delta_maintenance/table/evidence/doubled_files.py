@@ -59,13 +59,13 @@ class DoubledFileSearch:
         suspects = self._audit.removed_elsewhere()
         if suspects is None:
             return pa.array([], pa.string())
-        start, parts = 0, []
+        start, file_keys = 0, []
         for batch in self._snapshot.log.scan(fields={"add": (), "remove": ()}):
             rows = slice(start, start + batch.adds.num_rows)
             adds = batch.adds.filter(booleans(suspects[rows]))
-            parts.append(pa.table({"path": adds["path"], "dv": deletion_vector_ids(adds)}))
+            file_keys.append(pa.table({"path": adds["path"], "dv": deletion_vector_ids(adds)}))
             start = rows.stop
-        files = pa.concat_tables(parts)
+        files = pa.concat_tables(file_keys)
         doubled = doubled_files(self._snapshot, files["path"], files["dv"])
         keys: pa.Array = view_keys(files.filter(booleans(doubled))).combine_chunks()
         return keys
@@ -79,18 +79,18 @@ def doubled_files(
     They are the live files with a tombstone at their location (`PathAudit.removed_elsewhere`), by
     their paths and the unique IDs of their deletion vectors. Raises the errors of `LogView.scan`.
     """
-    root, last = snapshot.table, snapshot.version
+    root, newest = snapshot.table, snapshot.version
     suspects = _adds(paths, vectors)
     keys, places = logical_file_keys(suspects), _places(suspects, root)
-    tail, first, begun = list[FileActions](), last + 1, pa.chunked_array([], pa.string())
+    tail, first_version, begun = list[FileActions](), newest + 1, pa.chunked_array([], pa.string())
     for batch in _batches(snapshot):
         adds, removes = (
             actions.filter(pc.is_in(_places(actions, root), value_set=places))
             for actions in (batch.adds, batch.removes)
         )
         tail.append(FileActions(adds=adds, removes=removes))
-        oldest = [pc.min(part[COMMIT_VERSION]).as_py() for part in (batch.adds, batch.removes)]
-        first = min(first, *(version for version in oldest if version is not None))
+        oldest = [pc.min(files[COMMIT_VERSION]).as_py() for files in (batch.adds, batch.removes)]
+        first_version = min(first_version, *(version for version in oldest if version is not None))
         # Without a change of data, a live file may only have been added again.
         changes = pc.fill_null(column_of(adds, "dataChange", ADD_TYPES), True)
         chunks = logical_file_keys(adds.filter(changes)).chunks
@@ -99,8 +99,10 @@ def doubled_files(
             break
     # The other files were live before these commits.
     older = suspects.filter(pc.invert(pc.is_in(keys, value_set=begun)))
-    base = FileActions(adds=older, removes=older.slice(0, 0), version=first - 1)
-    history = FileHistory(base if older.num_rows else None, tail, first=first - 1, last=last)
+    base = FileActions(adds=older, removes=older.slice(0, 0), version=first_version - 1)
+    history = FileHistory(
+        base if older.num_rows else None, tail, first=first_version - 1, last=newest
+    )
     doubled = pc.is_in(keys, value_set=history.doubled_files(root=root).keys)
     return to_bools(doubled.combine_chunks())
 
@@ -108,10 +110,10 @@ def doubled_files(
 def _adds(paths: pa.ChunkedArray, vectors: pa.ChunkedArray) -> pa.Table:
     """Returns adds with the keys of the files. The unique ID is all that a key has of a vector."""
     ids = pa.concat_arrays([pa.array([], pa.string()), *vectors.chunks])
-    rest = pc.if_else(pc.is_valid(ids), "", pa.scalar(None, pa.string()))
+    empty_texts = pc.if_else(pc.is_valid(ids), "", pa.scalar(None, pa.string()))
     numbers = [pa.nulls(len(ids), field.type) for field in list(DELETION_VECTOR)[2:]]
     add_keys = pa.StructArray.from_arrays(
-        [ids, rest, *numbers], fields=list(DELETION_VECTOR), mask=pc.is_null(ids)
+        [ids, empty_texts, *numbers], fields=list(DELETION_VECTOR), mask=pc.is_null(ids)
     )
     return pa.table({"path": paths, "deletionVector": add_keys})
 
@@ -135,11 +137,11 @@ def _batches(snapshot: Snapshot) -> Iterator[TailBatch]:
 
 
 def _older_commits(snapshot: Snapshot) -> Sequence[LogEntry]:
-    last = snapshot.log.segment.base_version
-    listing = list_log(snapshot.log.store, first_version=max(0, last + 1 - _MOST_COMMITS))
-    first, size = start_of_run(listing.commits, last), 0
+    base_version = snapshot.log.segment.base_version
+    listing = list_log(snapshot.log.store, first_version=max(0, base_version + 1 - _MOST_COMMITS))
+    first_version, size = start_of_run(listing.commits, base_version), 0
     commits: list[LogEntry] = []
-    for version in range(last, first - 1, -1):
+    for version in range(base_version, first_version - 1, -1):
         size += listing.commits[version].status.size
         if size > _MOST_BYTES:
             break
@@ -149,4 +151,4 @@ def _older_commits(snapshot: Snapshot) -> Sequence[LogEntry]:
 
 def _places(actions: pa.Table, root: str) -> pa.ChunkedArray:
     chunks = actions["path"].chunks
-    return pa.chunked_array([intended_locations(each, root=root) for each in chunks], pa.binary())
+    return pa.chunked_array([intended_locations(chunk, root=root) for chunk in chunks], pa.binary())

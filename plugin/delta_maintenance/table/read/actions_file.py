@@ -161,21 +161,23 @@ class ActionsFile:
         actions: Iterable[str] = FILE_COLUMNS,
     ) -> Iterator[FileActionBatch]:
         for groups, together in self._together(actions, row_groups):
-            asked = {action: None if fields is None else fields[action] for action in together}
+            fields_by_action = {
+                action: None if fields is None else fields[action] for action in together
+            }
             columns = [
                 f"{action}.{name}"
                 for action in together
-                for name in self._columns_to_read(action, asked[action])
+                for name in self._columns_to_read(action, fields_by_action[action])
             ]
             for batch in self._read(groups, columns, together):
-                found = [
-                    self._flat(action, batch.column(action), keys, asked[action])
+                tables = [
+                    self._flat(action, batch.column(action), keys, fields_by_action[action])
                     if action in together
                     else empty(types)
                     for action, types in FILE_COLUMNS.items()
                 ]
-                if any(map(len, found)):
-                    yield FileActionBatch(*found)
+                if any(map(len, tables)):
+                    yield FileActionBatch(*tables)
 
     def _flat(
         self, action: str, column: pa.StructArray, keys: MapKeys, fields: Collection[str] | None
@@ -218,17 +220,17 @@ class ActionsFile:
         present = self._children(action)
         if fields is None:
             return present
-        wanted = [name for name in present if name in fields]
+        columns = [name for name in present if name in fields]
         if ROW_COUNT not in fields:
-            return wanted
-        parsed, text = (name in wanted for name in ("stats_parsed", "stats"))
+            return columns
+        parsed, text = (name in columns for name in ("stats_parsed", "stats"))
         complete = self._states_each(f"{action}.{_PARSED_ROW_COUNT}", action)
         if not parsed and complete is not None:
-            wanted.append(_PARSED_ROW_COUNT)
+            columns.append(_PARSED_ROW_COUNT)
         # The JSON text makes up most of a checkpoint.
         if not text and not complete and "stats" in present:
-            wanted.append("stats")
-        return wanted
+            columns.append("stats")
+        return columns
 
     def _states_each(self, leaf: str, action: str) -> bool | None:
         """Whether a leaf has a value for each row of an action, according to the statistics; None
@@ -262,12 +264,12 @@ class ActionsFile:
         together: list[int] = []
         size = 0
         for group in sorted({g for action in FILE_COLUMNS for g in self._row_groups_with(action)}):
-            more = self.metadata.row_group(group).total_byte_size
-            if together and size + more > max_bytes:
+            group_bytes = self.metadata.row_group(group).total_byte_size
+            if together and size + group_bytes > max_bytes:
                 yield tuple(together)
                 together, size = [], 0
             together.append(group)
-            size += more
+            size += group_bytes
         if together:
             yield tuple(together)
 
@@ -313,8 +315,8 @@ def _has_null_count(chunk: pq.ColumnChunkMetaData) -> bool:
 def _null_count(chunk: pq.ColumnChunkMetaData) -> int:
     """Returns the null count in the statistics; 0 without statistics."""
     statistics = chunk.statistics
-    known = statistics is not None and statistics.has_null_count
-    return int(statistics.null_count) if known else 0
+    has_count = statistics is not None and statistics.has_null_count
+    return int(statistics.null_count) if has_count else 0
 
 
 def _all_null(group: pq.RowGroupMetaData, leaves: Sequence[int]) -> bool:

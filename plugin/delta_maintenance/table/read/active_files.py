@@ -131,8 +131,8 @@ class FirstActions:
         """
         hashes = np.concatenate([np.empty(0, np.uint64), *self._hashes])[::-1]
         is_remove = np.concatenate([np.empty(0, np.bool_), *self._is_remove])[::-1]
-        distinct_hashes, first = np.unique(hashes, return_index=True)
-        return distinct_hashes, is_remove[first]
+        distinct_hashes, first_rows = np.unique(hashes, return_index=True)
+        return distinct_hashes, is_remove[first_rows]
 
     def removes(self) -> Hashes:
         """Returns the hashes of the keys of files whose oldest action is a remove, ascending."""
@@ -228,12 +228,12 @@ def record_counts(
     scan with the field `ROW_COUNT` has already done the latter.
     """
     if ROW_COUNT in batch.column_names:
-        told = batch[ROW_COUNT]
+        counts = batch[ROW_COUNT]
     else:
-        told = stated(column_of(batch, "stats", ADD_TYPES))
-        told = pa.chunked_array([told]) if isinstance(told, pa.Array) else told
-    if "stats_parsed" not in batch.column_names or not told.null_count:
-        return told
+        counts = stated(column_of(batch, "stats", ADD_TYPES))
+        counts = pa.chunked_array([counts]) if isinstance(counts, pa.Array) else counts
+    if "stats_parsed" not in batch.column_names or not counts.null_count:
+        return counts
     parsed = []
     for chunk in batch["stats_parsed"].chunks:
         names = [field.name for field in chunk.type]
@@ -242,7 +242,7 @@ def record_counts(
             if "numRecords" in names
             else pa.nulls(len(chunk), pa.int64())
         )
-    return pc.coalesce(told, pa.chunked_array(parsed, pa.int64()))
+    return pc.coalesce(counts, pa.chunked_array(parsed, pa.int64()))
 
 
 def column_of(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:

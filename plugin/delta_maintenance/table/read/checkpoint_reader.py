@@ -168,8 +168,8 @@ class Checkpoint:
             if self._inline is not None:
                 parsed = parse_file_actions([self._inline], keys=keys, fields=fields)
                 yield FileActionBatch(parsed.adds, parsed.removes)
-            wanted = (file for file in self._parquet if only is None or file.path in only)
-            for number, parquet in enumerate(wanted, 1):
+            files = (file for file in self._parquet if only is None or file.path in only)
+            for number, parquet in enumerate(files, 1):
                 yield from parquet.file_actions(keys, fields, actions=actions)
                 if number % _FILES_PER_RELEASE == 0:
                     release_unused_memory()
@@ -213,8 +213,8 @@ class Checkpoint:
         divided by a wrong tag may have any number of tasks.
         """
         inline = 0 if self._inline is None else self._inline.count
-        wanted = [file for file in self._parquet if only is None or file.path in only]
-        adds, removes = (sum(file.most_of(action) for file in wanted) for action in FILE_COLUMNS)
+        files = [file for file in self._parquet if only is None or file.path in only]
+        adds, removes = (sum(file.most_of(action) for file in files) for action in FILE_COLUMNS)
         return adds + inline, removes
 
     @property
@@ -421,15 +421,15 @@ def _sidecar_path(sidecar: Sidecar, root: str) -> str:
     """Returns the path of a sidecar relative to the table root; always in the table's own
     folder.
     """
-    own = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
+    folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
     if re.fullmatch(_PLAIN_NAME, sidecar.path):
-        return f"{own}/{sidecar.path}"
-    path = sidecar.path if re.search("[/:]", sidecar.path) else f"{own}/{sidecar.path}"
+        return f"{folder}/{sidecar.path}"
+    path = sidecar.path if re.search("[/:]", sidecar.path) else f"{folder}/{sidecar.path}"
     location = file_locations(pa.array([path], pa.string()), root=root)[0].as_py()
     directory, _, name = location.decode(errors="surrogateescape").rpartition("/")
     try:
-        if directory in (SIDECAR_DIRECTORY, own):
-            return check_path(f"{own}/{name}")
+        if directory in (SIDECAR_DIRECTORY, folder):
+            return check_path(f"{folder}/{name}")
     except InvalidRequestError:
         pass
-    raise UnusableCheckpointError(f"the sidecar {sidecar.path!r} is outside {own}")
+    raise UnusableCheckpointError(f"the sidecar {sidecar.path!r} is outside {folder}")

@@ -46,13 +46,13 @@ class FileIndex:
 
     def followed_by(self, newer: FileIndex) -> FileIndex:
         """Returns the index after newer commits, whose own active files are `newer`."""
-        named = np.concatenate(
+        named_locations = np.concatenate(
             [keys for level in newer.levels for keys in (level.live, level.tombstones)]
         )
         levels, counts = [], newer.counts
         for level in self.levels:
-            left, gone = level.without(named)
-            levels.append(left)
+            remaining, gone = level.without(named_locations)
+            levels.append(remaining)
             counts = _sum(counts, gone, sign=-1)
         for level in newer.levels:
             levels.append(level)
@@ -118,10 +118,10 @@ class _Level:
         """The totals of a level without superseded files."""
         return _counts(self.sizes, self.deleted, len(self.tombstones))
 
-    def without(self, named: Hashes) -> tuple[_Level, FileCounts]:
+    def without(self, locations: Hashes) -> tuple[_Level, FileCounts]:
         """Returns the level without the named files, and the totals of the files that it loses."""
-        gone = _locations(self.live, named, but=self.gone)
-        superseded = _locations(self.tombstones, named, but=self.superseded)
+        gone = _locations(self.live, locations, but=self.gone)
+        superseded = _locations(self.tombstones, locations, but=self.superseded)
         lost = _counts(self.sizes[gone], self.deleted[gone], len(superseded))
         level = self
         if len(gone):
@@ -132,22 +132,22 @@ class _Level:
 
     def merged(self, newer: _Level) -> _Level:
         """Merges the remaining files of two neighbouring levels."""
-        both = (self, newer)
+        levels = (self, newer)
         return _Level._sort_files(
-            np.concatenate([level.live[~level.gone] for level in both]),
-            np.concatenate([level.sizes[~level.gone] for level in both]),
-            np.concatenate([level.deleted[~level.gone] for level in both]),
-            np.concatenate([level.tombstones[~level.superseded] for level in both]),
+            np.concatenate([level.live[~level.gone] for level in levels]),
+            np.concatenate([level.sizes[~level.gone] for level in levels]),
+            np.concatenate([level.deleted[~level.gone] for level in levels]),
+            np.concatenate([level.tombstones[~level.superseded] for level in levels]),
         )
 
 
-def _locations(ascending: Hashes, some: Hashes, *, but: _Flags) -> _Counts:
+def _locations(ascending: Hashes, sought: Hashes, *, but: _Flags) -> _Counts:
     """Returns the positions of `some` in ascending hashes, except marked ones."""
     if not len(ascending):
         return np.empty(0, np.int64)
-    some = np.unique(some)
-    at = np.minimum(np.searchsorted(ascending, some), len(ascending) - 1)
-    row_counts: _Counts = at[ascending[at] == some]
+    sought = np.unique(sought)
+    at = np.minimum(np.searchsorted(ascending, sought), len(ascending) - 1)
+    row_counts: _Counts = at[ascending[at] == sought]
     row_counts = row_counts[~but[row_counts]]
     return row_counts
 
@@ -169,13 +169,13 @@ def _counts(sizes: _Counts, deleted: _Counts, tombstones: int) -> FileCounts:
     )
 
 
-def _sum(one: FileCounts, other: FileCounts, *, sign: int = 1) -> FileCounts:
+def _sum(counts: FileCounts, change: FileCounts, *, sign: int = 1) -> FileCounts:
     return FileCounts(
-        num_files=one.num_files + sign * other.num_files,
-        total_size=one.total_size + sign * other.total_size,
-        num_tombstones=one.num_tombstones + sign * other.num_tombstones,
-        num_deletion_vectors=one.num_deletion_vectors + sign * other.num_deletion_vectors,
-        num_deleted_rows=one.num_deleted_rows + sign * other.num_deleted_rows,
+        num_files=counts.num_files + sign * change.num_files,
+        total_size=counts.total_size + sign * change.total_size,
+        num_tombstones=counts.num_tombstones + sign * change.num_tombstones,
+        num_deletion_vectors=counts.num_deletion_vectors + sign * change.num_deletion_vectors,
+        num_deleted_rows=counts.num_deleted_rows + sign * change.num_deleted_rows,
     )
 
 

@@ -94,13 +94,13 @@ def sum_files(
     usual ones, only these are read. Otherwise, if one of `checksums` states the sizes of the live
     files, and the log confirms it, only tombstones are read: see `stated_sizes`.
     """
-    for known in _known(snapshot, checksums, small_bytes, memory):
-        sums = None if known is None else _at(known, small_bytes, instants)
+    for known_sums in _known(snapshot, checksums, small_bytes, memory):
+        sums = None if known_sums is None else _at(known_sums, small_bytes, instants)
         if sums is not None:
             break
     assert sums is not None
     if memory is not None:
-        memory.known = known
+        memory.known = known_sums
     return sums
 
 
@@ -168,7 +168,7 @@ class KnownSums:
         ):
             return None
         rolled = RolledCommits.of(
-            each for each in snapshot.log.tail.texts() if (each[0].file.version or 0) > self.version
+            text for text in snapshot.log.tail.texts() if (text[0].file.version or 0) > self.version
         )
         changes = rolled.changes()
         if changes is None:
@@ -269,21 +269,23 @@ def _replayed(snapshot: Snapshot) -> KnownSums:
             snapshot = snapshot.avoiding(error)
 
 
-def _at(known: KnownSums, small_bytes: int, instants: Instants) -> FileSums | None:
+def _at(known_sums: KnownSums, small_bytes: int, instants: Instants) -> FileSums | None:
     """Returns the sums at some instants; None if a live file may be that of a tombstone."""
-    tombstones = known.tombstones
+    tombstones = known_sums.tombstones
     waiting = tombstones.between(instants.reclaimed_before, instants.reclaimable_before)
-    if known.live_paths is None and waiting.with_vector.any():
+    if known_sums.live_paths is None and waiting.with_vector.any():
         return None
-    dead = waiting.of_dead_files(known.live_paths)
-    needed = tombstones.between(instants.reclaimable_before, NEVER).of_dead_files(known.live_paths)
+    dead = waiting.of_dead_files(known_sums.live_paths)
+    needed = tombstones.between(instants.reclaimable_before, NEVER).of_dead_files(
+        known_sums.live_paths
+    )
     return FileSums(
-        files_by_size=tuple(known.live.files.tolist()),
-        bytes_by_size=tuple(known.live.bytes.tolist()),
-        small_files=int(known.live.files[: small_bytes.bit_length()].sum()),
-        with_deletion_vector=known.vectors,
-        deleted_rows=known.deleted_rows,
-        rows=known.rows,
+        files_by_size=tuple(known_sums.live.files.tolist()),
+        bytes_by_size=tuple(known_sums.live.bytes.tolist()),
+        small_files=int(known_sums.live.files[: small_bytes.bit_length()].sum()),
+        with_deletion_vector=known_sums.vectors,
+        deleted_rows=known_sums.deleted_rows,
+        rows=known_sums.rows,
         tombstones=len(tombstones.paths),
         expired_tombstones=tombstones.expired(instants.expired_before),
         reclaimable_files=len(dead.paths),
@@ -291,7 +293,7 @@ def _at(known: KnownSums, small_bytes: int, instants: Instants) -> FileSums | No
         old_files=needed.by_day(
             now_ms=instants.now, kept_ms=instants.now - instants.reclaimable_before
         ),
-        checksum_version=known.checksum_version,
+        checksum_version=known_sums.checksum_version,
     )
 
 
@@ -326,10 +328,10 @@ def _buckets(sizes: FileSizeHistogram, small_bytes: int) -> SizeBuckets | None:
     if small_bytes not in sizes.boundaries:
         return None
     bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
-    for first, end, files, size in bins:
+    for start, end, files, size in bins:
         # Files smaller than the first boundary are in one bucket.
-        power = first.bit_length()
-        if files and first and (end - 1).bit_length() != power:
+        power = start.bit_length()
+        if files and start and (end - 1).bit_length() != power:
             return None
         if files:
             size_buckets.files[power] += files
@@ -391,11 +393,11 @@ class _Gathered:
             self.rows = None if self.rows is None or rows is None else self.rows + rows
 
 
-def _is_checkpointed(snapshot: Snapshot, known: KnownSums) -> bool:
+def _is_checkpointed(snapshot: Snapshot, known_sums: KnownSums) -> bool:
     """Whether a checkpoint of the known version, if there is one, states the same totals."""
     checkpoint = snapshot.log.checkpoint
-    if checkpoint is None or snapshot.log.segment.base_version != known.version:
+    if checkpoint is None or snapshot.log.segment.base_version != known_sums.version:
         return True
     adds, size = checkpoint.stated_adds
-    live_totals = (int(known.live.files.sum()), int(known.live.bytes.sum()))
+    live_totals = (int(known_sums.live.files.sum()), int(known_sums.live.bytes.sum()))
     return adds in (None, live_totals[0]) and size in (None, live_totals[1])

@@ -208,15 +208,15 @@ def newest_commit_not_after(
     versions = [version for version in sorted(listing.commits) if version <= newest]
     first_timed = len(versions)
     if in_commit_timestamps.is_active(latest.protocol, latest.metadata.configuration):
-        first = latest.properties.in_commit_timestamp_enablement_version or 0
-        first_timed = bisect_left(versions, first)
+        first_version = latest.properties.in_commit_timestamp_enablement_version or 0
+        first_timed = bisect_left(versions, first_version)
     entries = [listing.commits[version] for version in versions]
-    old = _first_after(latest.log.store, entries[:first_timed], instant_ms)
-    if old == first_timed:
-        old = bisect_right(
-            entries, instant_ms, lo=old, key=lambda entry: _in_commit_time(latest.log.store, entry)
+    end = _first_after(latest.log.store, entries[:first_timed], instant_ms)
+    if end == first_timed:
+        end = bisect_right(
+            entries, instant_ms, lo=end, key=lambda entry: _in_commit_time(latest.log.store, entry)
         )
-    return versions[old - 1] if old else None
+    return versions[end - 1] if end else None
 
 
 def _listing(store: Store) -> LogListing:
@@ -263,10 +263,10 @@ def _read_entries(
         except CorruptTableError as error:
             raise error.located(version=version) from None
         in_commit = info.in_commit_timestamp if info is not None else None
-        own = since is not None and version >= since.first_version
+        has_own_time = since is not None and version >= since.first_version
         yield CommitEntry(
             version=version,
-            timestamp_ms=in_commit if own and in_commit is not None else times[version],
+            timestamp_ms=in_commit if has_own_time and in_commit is not None else times[version],
             operation=info.operation if info is not None else None,
             commit_info=info.values if info is not None else {},
         )

@@ -65,9 +65,9 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
     repeatedly returns fewer bytes than it lists, and `FileNotFoundError` if the file no longer
     exists.
     """
-    most = ReadLimits.of(store).text_bytes
-    if listed.size > most:
-        raise _oversized_error(store, listed.path, str(listed.size), most)
+    limit = ReadLimits.of(store).text_bytes
+    if listed.size > limit:
+        raise _oversized_error(store, listed.path, str(listed.size), limit)
     data = store.read(listed.path)
     if data and len(data) >= listed.size:
         return data
@@ -76,10 +76,10 @@ def read_listed(store: Store, listed: FileStatus) -> bytes:
 
 def read_text(store: Store, path: str, *, may_be_empty: bool = False) -> bytes:
     """Reads a text file of unknown size. Raises the errors of `read_listed`."""
-    most = ReadLimits.of(store).text_bytes
-    data = store.read_head(path, most + 1)
-    if len(data) > most:
-        raise _oversized_error(store, path, f"more than {most}", most)
+    limit = ReadLimits.of(store).text_bytes
+    data = store.read_head(path, limit + 1)
+    if len(data) > limit:
+        raise _oversized_error(store, path, f"more than {limit}", limit)
     return data if data or may_be_empty else _read_again(store, path, data)
 
 
@@ -89,9 +89,9 @@ def read_hint(store: Store, path: str) -> bytes:
     Returns no bytes, which is never valid, for a file that is too large. Raises `FileNotFoundError`
     if the file does not exist.
     """
-    most = ReadLimits.of(store).hint_bytes
-    data = store.read_head(path, most + 1)
-    return data if len(data) <= most else b""
+    limit = ReadLimits.of(store).hint_bytes
+    data = store.read_head(path, limit + 1)
+    return data if len(data) <= limit else b""
 
 
 def read_ahead(
@@ -102,18 +102,18 @@ def read_ahead(
 
     Raises `FileNotFoundError`, which names the missing file.
     """
-    left, waits = len(entries), 0
-    while store.is_near and left and waits < _LONG_WAITS:
-        entry = entries[left - 1]
+    remaining, waits = len(entries), 0
+    while store.is_near and remaining and waits < _LONG_WAITS:
+        entry = entries[remaining - 1]
         if entry.status.size > _SMALL_BYTES:
             break
         started, busy = perf_counter(), thread_time()
-        made = _with_file_name(read, entry)
+        result = _with_file_name(read, entry)
         waits += perf_counter() - started - (thread_time() - busy) > _LONG_WAIT
-        yield entry, made
-        left -= 1
-    if left:
-        yield from _by_threads(entries[:left], read, store.parallel_reads)
+        yield entry, result
+        remaining -= 1
+    if remaining:
+        yield from _by_threads(entries[:remaining], read, store.parallel_reads)
 
 
 def stated_checksum(store: Store, version: int) -> VersionChecksum | None:
@@ -150,9 +150,9 @@ def _read_again(store: Store, path: str, data: bytes) -> bytes:
     return data
 
 
-def _oversized_error(store: Store, path: str, size: str, most: int) -> OversizedFileError:
+def _oversized_error(store: Store, path: str, size: str, limit: int) -> OversizedFileError:
     return OversizedFileError(
-        f"the file has {size} bytes, of which at most {most} may be read",
+        f"the file has {size} bytes, of which at most {limit} may be read",
         table=store.root,
         file=path,
         remedy=ReadLimits.of(store).remedy(),
@@ -214,11 +214,11 @@ def _groups(entries: Sequence[LogEntry], threads: int) -> Iterator[Sequence[LogE
     """Yields the entries from the last to the first; small files of a long log in groups, because
     passing one to a thread takes as long as reading it.
     """
-    most = 1 + len(entries) // (_GROUPS_PER_THREAD * threads)
+    group_size = 1 + len(entries) // (_GROUPS_PER_THREAD * threads)
     group: list[LogEntry] = []
     size = 0
     for entry in reversed(entries):
-        if group and (len(group) == most or size + entry.status.size > _GROUP_BYTES):
+        if group and (len(group) == group_size or size + entry.status.size > _GROUP_BYTES):
             yield group
             group, size = [], 0
         group.append(entry)

@@ -130,8 +130,8 @@ def _open_checkpoint(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
         active = active_files(batch.adds, batch.removes, replay)
         live.include(batch.adds, empty(REMOVE_TYPES))
         actions += batch.adds.num_rows + batch.removes.num_rows
-        kept = active.adds.num_rows + active.tombstones.num_rows
-        if kept < batch.adds.num_rows + batch.removes.num_rows:
+        active_count = active.adds.num_rows + active.tombstones.num_rows
+        if active_count < batch.adds.num_rows + batch.removes.num_rows:
             raise UnusableCheckpointError("it names a file twice", version=files.version)
     # The commits that are deleted would have shown which of the two is right.
     stated = stated_files(store, files.version)
@@ -142,6 +142,6 @@ def _open_checkpoint(store: Store, files: CheckpointFiles) -> SoundCheckpoint:
             version=files.version,
         )
     singles = checkpoint.singles
-    others = len(singles.txns) + len(singles.domains) + len(singles.sidecars)
-    others += 2 + len(singles.checkpoint_metadata)
-    return SoundCheckpoint(checkpoint, protocol, live, actions + others)
+    other_actions = len(singles.txns) + len(singles.domains) + len(singles.sidecars)
+    other_actions += 2 + len(singles.checkpoint_metadata)
+    return SoundCheckpoint(checkpoint, protocol, live, actions + other_actions)

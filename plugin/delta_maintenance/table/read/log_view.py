@@ -181,8 +181,8 @@ class LogView:
         `Snapshot.avoiding` returns the version without that file.
         """
         replay, number = FileReplay(), 0
-        for part in (self.scan_tail, self.scan_checkpoint):
-            for batch in part(replay, fields=fields):
+        for scan_part in (self.scan_tail, self.scan_checkpoint):
+            for batch in scan_part(replay, fields=fields):
                 number += batch.adds.num_rows
                 yield batch
         stated = None if self.evidence is None else self.evidence.num_files
@@ -195,8 +195,8 @@ class LogView:
         """The first part of `scan`: the active file actions of the commits since the checkpoint."""
 
         def active_actions() -> Iterator[ActiveFiles]:
-            wanted = None if fields is None else _with_keys(fields)
-            batches = self.tail.batches(keys=self.map_keys(), fields=wanted)
+            read_fields = None if fields is None else _with_keys(fields)
+            batches = self.tail.batches(keys=self.map_keys(), fields=read_fields)
             yield from active_in_tail(batches, replay)
 
         return self.located(active_actions())
@@ -208,7 +208,7 @@ class LogView:
         fields: Mapping[str, Collection[str]] | None = None,
         only: Collection[str] | None = None,
         actions: Collection[str] = tuple(FILE_COLUMNS),
-        seen: Callable[[FileActionBatch], None] | None = None,
+        watch_batch: Callable[[FileActionBatch], None] | None = None,
     ) -> Iterator[ActiveFiles]:
         """The second part of `scan`: the active file actions of the checkpoint, after `scan_tail`.
 
@@ -221,17 +221,19 @@ class LogView:
             return iter(())
 
         def active_actions() -> Iterator[ActiveFiles]:
-            wanted = None if fields is None else _with_keys(fields)
+            read_fields = None if fields is None else _with_keys(fields)
             is_full = only is None and "add" in actions
             make = self.evidence.watch if self.evidence is not None and is_full else None
             watch = None if make is None else make()
             include = None if watch is None else watch.include
-            for part in checkpoint.file_actions(
-                keys=self.map_keys(), fields=wanted, only=only, actions=actions
+            for actions_batch in checkpoint.file_actions(
+                keys=self.map_keys(), fields=read_fields, only=only, actions=actions
             ):
-                if seen is not None:
-                    seen(part)
-                yield active_files(part.adds, part.removes, replay, remember=False, watch=include)
+                if watch_batch is not None:
+                    watch_batch(actions_batch)
+                yield active_files(
+                    actions_batch.adds, actions_batch.removes, replay, remember=False, watch=include
+                )
             if watch is not None and (problem := watch.problem()) is not None:
                 self._contradict(f"{checkpoint.files.name} {problem}")
 
@@ -246,8 +248,8 @@ class LogView:
             tail = LogTail(self.store, self.segment.commits)
         adds = tombstones = 0
         paths: list[pa.StringArray] = []
-        first = FirstActions()
-        batches = first.watching(tail.batches(keys=self.map_keys(), fields=fields))
+        first_actions = FirstActions()
+        batches = first_actions.watching(tail.batches(keys=self.map_keys(), fields=fields))
         for batch in self.located(active_in_tail(batches, FileReplay())):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
@@ -256,7 +258,7 @@ class LogView:
             adds=adds,
             tombstones=tombstones,
             locations=NamedLocations.of(paths, root=self.store.root),
-            removed_first=first.removes(),
+            removed_first=first_actions.removes(),
         )
 
     @read_once

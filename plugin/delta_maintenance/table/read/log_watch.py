@@ -107,25 +107,25 @@ class LogWatch:
 
     def whole(self, version: int) -> CommitDigest | None:
         """Like `digest`, after reading the whole commit."""
-        known = self._digests.get(version)
-        return known if known is not None and known.whole else self._read(version, None)
+        digest = self._digests.get(version)
+        return digest if digest is not None and digest.whole else self._read(version, None)
 
     def _look(self) -> Sighting:
         hint = None
         if self._known is None or self._checkpoints:
             self._left -= 1
             hint = hinted_version(self.store)
-        first, since = hint or 0, -1
+        first_version, since = hint or 0, -1
         if self._known is not None:
             since = self._known
             # Only a listing shows whether the checkpoint that a new hint names exists.
-            first = min(since, hint) if hint is not None and hint != self._hint else since
-        listing, more = self._list(first)
+            first_version = min(since, hint) if hint is not None and hint != self._hint else since
+        listing, has_more = self._list(first_version)
         newest = latest_version(listing)
         replaced = False
         if newest is None:
             # The newest version is never deleted, so this is another log, or the hint was wrong.
-            listing, more = self._list(0)
+            listing, has_more = self._list(0)
             newest = latest_version(listing)
             if newest is None:
                 raise self._no_log()
@@ -134,31 +134,35 @@ class LogWatch:
             self._digests.clear()
         elif newest < since:
             # The listing from an older checkpoint was truncated too early.
-            newest, more = since, False
+            newest, has_more = since, False
         self._hint, self._known, self._looked = hint, newest, True
-        seen = [self._checkpoint, *(checkpoint.version for checkpoint in listing.checkpoints)]
-        self._checkpoint = max((version for version in seen if version is not None), default=None)
+        versions = [self._checkpoint, *(checkpoint.version for checkpoint in listing.checkpoints)]
+        self._checkpoint = max(
+            (version for version in versions if version is not None), default=None
+        )
         return Sighting(
             since=since,
             version=newest,
             checkpoint_version=self._checkpoint,
-            more=more,
+            more=has_more,
             replaced=replaced,
         )
 
-    def _list(self, first: int) -> tuple[LogListing, bool]:
+    def _list(self, first_version: int) -> tuple[LogListing, bool]:
         """Lists the log from a version on. Also returns whether the listing has more names."""
         self._left -= 1
         entries: list[LogEntry] = []
-        start, further = version_prefix(first), False
+        start, further = version_prefix(first_version), False
         for status in self.store.list_from(LOG_DIRECTORY, start):
             entry = LogEntry(parse_log_file_name(status.path.rpartition("/")[2]), status)
             entries.append(entry)
             # A page that does not get beyond its first version makes no progress.
-            further |= entry.file.kind is LogFileKind.COMMIT and (entry.file.version or 0) > first
+            further |= (
+                entry.file.kind is LogFileKind.COMMIT and (entry.file.version or 0) > first_version
+            )
             if len(entries) >= NAMES and further:
-                return arrange(entries, first_version=first), True
-        return arrange(entries, first_version=first), False
+                return arrange(entries, first_version=first_version), True
+        return arrange(entries, first_version=first_version), False
 
     def _read(self, version: int, size: int | None) -> CommitDigest | None:
         if self._left <= 0:
@@ -168,8 +172,8 @@ class LogWatch:
         try:
             # One byte more shows whether the file ends there.
             data = self.store.read(path) if size is None else self.store.read_head(path, size + 1)
-            whole = size is None or len(data) <= size
-            digest = digest_commit(data, version=version, name=path, whole=whole)
+            is_whole = size is None or len(data) <= size
+            digest = digest_commit(data, version=version, name=path, whole=is_whole)
         except FileNotFoundError:
             return None
         except CorruptTableError as error:

@@ -96,18 +96,18 @@ class ManagedStore(WrappedStore):
             remedy=LOST_COMMIT if staged else _NO_STAGED_FILE,
         )
 
-    def staged_files(self, first: int, last: int) -> str:
+    def staged_files(self, first_version: int, last_version: int) -> str:
         """Returns a clause that names the staged files of some versions; empty if there is none."""
         folder = f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}"
         files = (
             parse_log_file_name(status.path.removeprefix(f"{LOG_DIRECTORY}/"))
-            for status in self._store.list_from(folder, version_prefix(first))
-            if status.path < f"{folder}/{version_prefix(last + 1)}"
+            for status in self._store.list_from(folder, version_prefix(first_version))
+            if status.path < f"{folder}/{version_prefix(last_version + 1)}"
         )
         staged = (file.name for file in files if file.kind is LogFileKind.STAGED_COMMIT)
         names = [*islice(staged, _MOST_NAMED + 1)]
-        more = " and others" if len(names) > _MOST_NAMED else ""
-        listed = f"{', '.join(names[:_MOST_NAMED])}{more}"
+        suffix = " and others" if len(names) > _MOST_NAMED else ""
+        listed = f"{', '.join(names[:_MOST_NAMED])}{suffix}"
         return f"staged files that could be it: {listed}" if names else ""
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
@@ -134,8 +134,8 @@ class ManagedStore(WrappedStore):
             for status in self._store.list_from(directory, start)
             if status.path not in ratified and not _is_above(status.path, state.latest_version)
         )
-        wanted = (status for status in staged if status.path >= f"{LOG_DIRECTORY}/{start}")
-        return heapq.merge(published, wanted, key=lambda status: status.path)
+        selected = (status for status in staged if status.path >= f"{LOG_DIRECTORY}/{start}")
+        return heapq.merge(published, selected, key=lambda status: status.path)
 
     def stat(self, path: str) -> FileStatus | None:
         commit = self._ratified_commit(path)
@@ -147,7 +147,7 @@ class ManagedStore(WrappedStore):
         return self._published_instead(self._store.read, path)
 
     def read_head(self, path: str, size: int) -> bytes:
-        return self._published_instead(lambda found: self._store.read_head(found, size), path)
+        return self._published_instead(lambda location: self._store.read_head(location, size), path)
 
     def open(self, path: str) -> BinaryIO:
         return self._published_instead(self._store.open, path)

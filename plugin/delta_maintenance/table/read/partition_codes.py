@@ -77,18 +77,25 @@ def partition_codes(
     columns: dict[str, tuple[Numbers, pa.Array]] = {}
     for name in names:
         chunks = [chunk for batch in batches for chunk in batch[name].chunks]
-        found = pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
-        found = found.unify_dictionaries()
-        indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in found.chunks]
-        texts = found.chunk(0).dictionary if found.num_chunks else pa.array([], pa.string())
+        dictionaries = pa.chunked_array(chunks, pa.dictionary(pa.int32(), pa.string()))
+        dictionaries = dictionaries.unify_dictionaries()
+        indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in dictionaries.chunks]
+        texts = (
+            dictionaries.chunk(0).dictionary
+            if dictionaries.num_chunks
+            else pa.array([], pa.string())
+        )
         # 0 is null, which differs from the empty string.
-        own = np.concatenate([np.zeros(0, np.int32), *indices]).astype(np.int64) + 1
-        columns[name] = own, pa.concat_arrays([pa.nulls(1, pa.string()), texts])
+        column_codes = np.concatenate([np.zeros(0, np.int32), *indices]).astype(np.int64) + 1
+        columns[name] = column_codes, pa.concat_arrays([pa.nulls(1, pa.string()), texts])
         # Renumbered after each column, so that the product does not overflow.
-        codes = _dense(codes * (len(texts) + 1) + own)
-    first = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
-    first[codes[::-1]] = np.arange(rows)[::-1]
-    return codes, {name: texts.take(pa.array(own[first])) for name, (own, texts) in columns.items()}
+        codes = _dense(codes * (len(texts) + 1) + column_codes)
+    first_rows = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    first_rows[codes[::-1]] = np.arange(rows)[::-1]
+    return codes, {
+        name: texts.take(pa.array(column_codes[first_rows]))
+        for name, (column_codes, texts) in columns.items()
+    }
 
 
 def merge_spellings(
@@ -123,11 +130,11 @@ def _looked_up(maps: pa.MapArray, name: str, width: int) -> pa.StringArray:
         return pc.map_lookup(maps, name, "first")
     offsets = np.frombuffer(maps.buffers()[1], np.int32, len(maps) + 1, 4 * maps.offset)
     if width and (np.diff(offsets) == width).all():
-        first, count = int(offsets[0]), len(maps) * width
-        is_entry = to_bools(pc.equal(maps.keys.slice(first, count), name)).reshape(-1, width)
+        start, count = int(offsets[0]), len(maps) * width
+        is_entry = to_bools(pc.equal(maps.keys.slice(start, count), name)).reshape(-1, width)
         at = int(np.argmax(is_entry[0]))
         if is_entry[:, at].all() and np.count_nonzero(is_entry) == len(maps):
-            items = maps.items.slice(first, count)
+            items = maps.items.slice(start, count)
             return items if width == 1 else items.take(integers(np.arange(at, count, width)))
     return pc.map_lookup(maps, name, "first")
 

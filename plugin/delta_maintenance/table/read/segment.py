@@ -215,11 +215,11 @@ def segment_after(segment: LogSegment, listing: LogListing) -> LogSegment | None
     None if the earlier segment may no longer be a part of the log: its last commit is another file,
     a commit is missing, or a checkpoint or log compaction is listed that it does not use.
     """
-    last = segment.last_commit
-    if last is None or listing.commits.get(segment.version) != last:
+    newest_commit = segment.last_commit
+    if newest_commit is None or listing.commits.get(segment.version) != newest_commit:
         return None
-    known = () if segment.base_version < segment.version else (segment.checkpoint,)
-    if any(checkpoint not in known for checkpoint in listing.checkpoints):
+    known_checkpoints = () if segment.base_version < segment.version else (segment.checkpoint,)
+    if any(checkpoint not in known_checkpoints for checkpoint in listing.checkpoints):
         return None
     if listing.compactions or listing.incomplete:
         return None
@@ -233,7 +233,7 @@ def segment_after(segment: LogSegment, listing: LogListing) -> LogSegment | None
         version=newest,
         tail=(*segment.tail, *newer),
         commits=(*segment.commits, *newer),
-        last_commit=newer[-1] if newer else last,
+        last_commit=newer[-1] if newer else newest_commit,
     )
 
 
@@ -244,10 +244,10 @@ def without_compaction(segment: LogSegment, name: str) -> LogSegment:
         if entry.file.name != name:
             tail.append(entry)
             continue
-        first, last = entry.file.version, entry.file.end_version
-        assert first is not None and last is not None
+        start_version, end_version = entry.file.version, entry.file.end_version
+        assert start_version is not None and end_version is not None
         offset = segment.base_version + 1
-        tail.extend(segment.commits[first - offset : last + 1 - offset])
+        tail.extend(segment.commits[start_version - offset : end_version + 1 - offset])
     return replace(segment, tail=tuple(tail))
 
 
@@ -255,7 +255,7 @@ def _complete_checkpoints(
     candidates: list[LogEntry],
 ) -> tuple[tuple[CheckpointFiles, ...], tuple[str, ...]]:
     complete: list[CheckpointFiles] = []
-    parts: defaultdict[tuple[int, int], dict[int, LogEntry]] = defaultdict(dict)
+    entries_by_part: defaultdict[tuple[int, int], dict[int, LogEntry]] = defaultdict(dict)
     incomplete: list[str] = []
     for entry in candidates:
         file = entry.file
@@ -263,11 +263,11 @@ def _complete_checkpoints(
         if entry.status.size == 0:
             incomplete.append(file.name)
         elif file.part is not None and file.parts is not None:
-            parts[file.version, file.parts][file.part] = entry
+            entries_by_part[file.version, file.parts][file.part] = entry
         else:
             complete.append(CheckpointFiles(file.version, file.kind, (entry,)))
-    for (version, count), part_entries in parts.items():
-        entries = tuple(part_entries[part] for part in sorted(part_entries))
+    for (version, count), part_entries in entries_by_part.items():
+        entries = tuple(part_entries[number] for number in sorted(part_entries))
         if len(entries) == count:
             complete.append(CheckpointFiles(version, LogFileKind.MULTIPART_CHECKPOINT, entries))
         else:
@@ -285,12 +285,17 @@ def _with_compactions(
 ) -> tuple[LogEntry, ...]:
     longest: dict[int, LogEntry] = {}
     for entry in compactions:
-        first, last = entry.file.version, entry.file.end_version
-        assert first is not None and last is not None
-        if base < first and last <= target and entry.file.name not in avoid and entry.status.size:
-            known = longest.get(first)
-            if known is None or (known.file.end_version or 0) < last:
-                longest[first] = entry
+        start_version, end_version = entry.file.version, entry.file.end_version
+        assert start_version is not None and end_version is not None
+        if (
+            base < start_version
+            and end_version <= target
+            and entry.file.name not in avoid
+            and entry.status.size
+        ):
+            longest_entry = longest.get(start_version)
+            if longest_entry is None or (longest_entry.file.end_version or 0) < end_version:
+                longest[start_version] = entry
     tail: list[LogEntry] = []
     number = base + 1
     while number <= target:

@@ -58,10 +58,10 @@ class NamedLocations:
         order = np.argsort(prefixes, kind="stable")
         return cls(prefixes[order], hash_texts(locations)[order])
 
-    def between(self, first: bytes, last: bytes) -> Hashes:
+    def between(self, lowest: bytes, highest: bytes) -> Hashes:
         """Returns the hashes of the locations from the first to the last."""
-        start = int(np.searchsorted(self.prefixes, first[:LOCATION_BYTES], side="left"))
-        end = int(np.searchsorted(self.prefixes, last[:LOCATION_BYTES], side="right"))
+        start = int(np.searchsorted(self.prefixes, lowest[:LOCATION_BYTES], side="left"))
+        end = int(np.searchsorted(self.prefixes, highest[:LOCATION_BYTES], side="right"))
         return self.hashes[start:end]
 
 
@@ -137,17 +137,17 @@ def _search_sidecar(
 ) -> SearchedSidecar:
     contents, is_named = SummaryBuilder(), False
     keys = MapKeys(partition_columns=frozenset())
-    wanted = np.unique(locations.hashes)
+    hashes = np.unique(locations.hashes)
     for batch in checkpoint.file_actions(keys=keys, fields=SUMMARISED, only={path}):
         contents.include(batch.adds, batch.removes)
         if not is_named:
-            is_named = _holds(wanted, [*batch.adds["path"].chunks, *batch.removes["path"].chunks])
+            is_named = _holds(hashes, [*batch.adds["path"].chunks, *batch.removes["path"].chunks])
     summary = contents.summary(None)
     return SearchedSidecar(sidecar, path, summary, is_named)
 
 
-def _holds(wanted: Hashes, paths: Sequence[pa.StringArray]) -> bool:
-    return any(bool(np.isin(hash_texts(written_locations(chunk)), wanted).any()) for chunk in paths)
+def _holds(hashes: Hashes, paths: Sequence[pa.StringArray]) -> bool:
+    return any(bool(np.isin(hash_texts(written_locations(chunk)), hashes).any()) for chunk in paths)
 
 
 def _prefixes(locations: pa.BinaryArray) -> npt.NDArray[np.bytes_]:

@@ -142,9 +142,9 @@ class Snapshot:
     def require_agreement(self) -> None:
         """Raises `CorruptTableError` if the log is known to contradict it. Reads nothing."""
         evidence = self.log.evidence
-        known = self.log.contradiction if evidence is None else evidence.problem
-        if known is not None:
-            raise contradicted(known).located(table=self.table, version=self.version)
+        contradiction = self.log.contradiction if evidence is None else evidence.problem
+        if contradiction is not None:
+            raise contradicted(contradiction).located(table=self.table, version=self.version)
 
     @property
     def txns(self) -> dict[str, int]:
@@ -175,26 +175,26 @@ class Snapshot:
         If a checkpoint proves to be damaged, the stream continues from another base without
         repeating a row.
         """
-        given = 0
+        batch_count = 0
         try:
             views = in_parallel(
                 lambda batch: file_view(batch.adds), self.log.scan(fields=_LIVE_VIEW)
             )
             for view in views:
                 yield view
-                given += 1
+                batch_count += 1
         except UnusableCheckpointError as error:
-            other = self.avoiding(error)
+            reopened = self.avoiding(error)
             # The keys are read again instead of kept, because they are large and damage is rare.
             before = [
                 view_keys(file_view(batch.adds))
-                for batch in islice(self.log.scan(fields=_LIVE_VIEW), given)
+                for batch in islice(self.log.scan(fields=_LIVE_VIEW), batch_count)
             ]
-            known = pa.chunked_array(
+            yielded_keys = pa.chunked_array(
                 [chunk for keys in before for chunk in keys.chunks], pa.string()
             )
-            for view in other.live_file_batches():
-                yield view.filter(pc.invert(pc.is_in(view_keys(view), known)))
+            for view in reopened.live_file_batches():
+                yield view.filter(pc.invert(pc.is_in(view_keys(view), yielded_keys)))
 
     def tombstones(self) -> pa.Table:
         """One row per tombstone in effect, expired or not.
@@ -241,9 +241,9 @@ class Snapshot:
 
         Raises `error` if the log has no other base.
         """
-        other = self._reopen(error)
+        reopened = self._reopen(error)
         _logger.warning("%s: skipped %s: %s", table_text(self.table), error.file, error.problem)
-        return other
+        return reopened
 
     def avoiding_damage(self, read: Callable[[Snapshot], T]) -> T:
         """Returns the result of `read`, which gets this version.

@@ -158,11 +158,11 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
         return None
     at = newest.file.version or 0
     texts = list(snapshot.log.tail.texts())
-    since = RolledCommits.of(each for each in texts if (each[0].file.version or 0) > at)
+    since = RolledCommits.of(text for text in texts if (text[0].file.version or 0) > at)
     if not _is_state_of(snapshot, stated, since.state):
         return None
-    whole, changes = RolledCommits.of(texts).changes(), since.changes()
-    if whole is None or changes is None or not _agree(snapshot, stated, changes, whole):
+    all_changes, changes = RolledCommits.of(texts).changes(), since.changes()
+    if all_changes is None or changes is None or not _agree(snapshot, stated, changes, all_changes):
         return None
     return _brought_forward(snapshot, stated, changes, at)
 
@@ -239,11 +239,17 @@ def _list_log(store: Store) -> tuple[list[LogEntry], LogListing, int | None]:
     entries = list(islice(names, _PAGE))
     commits = (e.file.version for e in entries if e.file.kind is LogFileKind.COMMIT)
     oldest = min((version for version in commits if version is not None), default=None)
-    first = 0
+    first_version = 0
     if len(entries) == _PAGE:
-        first = hinted_version(store) or 0
-        entries = [*(list_entries(store, start=f"{first:020}") if first else (*entries, *names))]
-    return entries, arrange(entries, first_version=first), oldest
+        first_version = hinted_version(store) or 0
+        entries = [
+            *(
+                list_entries(store, start=f"{first_version:020}")
+                if first_version
+                else (*entries, *names)
+            )
+        ]
+    return entries, arrange(entries, first_version=first_version), oldest
 
 
 class _Rolled:
@@ -381,14 +387,14 @@ def _is_state_of(snapshot: Snapshot, stated: VersionChecksum, since: StateReplay
 
 
 def _agree(
-    snapshot: Snapshot, stated: VersionChecksum, since: FileChanges, whole: FileChanges
+    snapshot: Snapshot, stated: VersionChecksum, since: FileChanges, all_changes: FileChanges
 ) -> bool:
     """Whether checkpoint and checksum have the same totals, each with the commits after it."""
     assert snapshot.log.checkpoint is not None
     adds, size = snapshot.log.checkpoint.stated_adds
-    if adds is None or adds + whole.files != (stated.num_files or 0) + since.files:
+    if adds is None or adds + all_changes.files != (stated.num_files or 0) + since.files:
         return False
-    return size is None or size + whole.size == (stated.table_size or 0) + since.size
+    return size is None or size + all_changes.size == (stated.table_size or 0) + since.size
 
 
 def _brought_forward(

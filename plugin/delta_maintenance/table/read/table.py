@@ -180,12 +180,12 @@ class Table:
 
     def _listing_after(self, segment: LogSegment, *, newest_checkpoint: bool) -> LogListing | None:
         """Lists the log from a version on; None if a checkpoint before it is to be used."""
-        first = segment.version
+        first_version = segment.version
         if newest_checkpoint:
-            first = min(first, segment.base_version + 1)
+            first_version = min(first_version, segment.base_version + 1)
         older: list[LogEntry] = []
         newer: list[LogEntry] = []
-        for entry in list_entries(self.store, start=version_prefix(first)):
+        for entry in list_entries(self.store, start=version_prefix(first_version)):
             (older if (entry.file.version or 0) < segment.version else newer).append(entry)
         if arrange(older).checkpoints:
             return None
@@ -200,8 +200,8 @@ class Table:
         )
         if before.log.index is not None:
             batches = newer.batches(keys=followed.log.map_keys(), fields=COUNTED_FIELDS)
-            named = FileIndex.of(active_in_tail(batches, FileReplay()))
-            followed.log.index = before.log.index.followed_by(named)
+            tail_index = FileIndex.of(active_in_tail(batches, FileReplay()))
+            followed.log.index = before.log.index.followed_by(tail_index)
         return followed
 
     def history(self, limit: int | None = None) -> list[CommitEntry]:
@@ -237,14 +237,14 @@ class Table:
 
     def _open(self, version: int | None, avoid: frozenset[str], warnings: list[str]) -> Snapshot:
         hint = last_checkpoint_hint(self.store)
-        first = (
+        first_version = (
             hint.version if hint is not None and (version or hint.version) >= hint.version else 0
         )
         last_failure: UnusableCheckpointError | None = None
         contradiction: str | None = None
         while True:
             try:
-                segment = self._segment(version, first, avoid)
+                segment = self._segment(version, first_version, avoid)
             except _NO_SUCH_STATE as error:
                 raise last_failure or error from None
             try:
@@ -256,14 +256,14 @@ class Table:
             except UnusableCheckpointError as error:
                 warnings.append(_passed_over(error.file, error.problem))
                 avoid |= {segment.checkpoint.name} if segment.checkpoint else set()
-                last_failure, first = error, 0
+                last_failure, first_version = error, 0
                 continue
             if checkpoint is not None and contradiction is None:
                 contradiction = checkpoint.hint_problem(hint)
                 name = checkpoint.files.name
                 if contradiction is not None and self._agrees_without(avoid | {name}, hint):
                     warnings.append(_passed_over(f"{LOG_DIRECTORY}/{name}", contradiction))
-                    avoid, first = avoid | {name}, 0
+                    avoid, first_version = avoid | {name}, 0
                     continue
                 if contradiction is not None:
                     warnings.append(f"the log contradicts this version: {contradiction}; run fsck")
@@ -273,15 +273,19 @@ class Table:
     def _agrees_without(self, avoid: frozenset[str], hint: LastCheckpointHint | None) -> bool:
         """Whether the log without some checkpoints has as many files as the hint states."""
         try:
-            other = self._snapshot(None if hint is None else hint.version, avoid)
-            return hint is not None and other.counts.num_files == hint.num_of_add_files
+            snapshot = self._snapshot(None if hint is None else hint.version, avoid)
+            return hint is not None and snapshot.counts.num_files == hint.num_of_add_files
         except DeltaMaintenanceError:
             return False
 
-    def _segment(self, version: int | None, first: int, avoid: frozenset[str]) -> LogSegment:
-        if first:
+    def _segment(
+        self, version: int | None, first_version: int, avoid: frozenset[str]
+    ) -> LogSegment:
+        if first_version:
             try:
-                return self._chosen(list_log(self.store, first_version=first), version, avoid)
+                return self._chosen(
+                    list_log(self.store, first_version=first_version), version, avoid
+                )
             except _NO_SUCH_STATE:
                 # The hint may be wrong or ahead of its checkpoint: list the whole log.
                 pass
@@ -426,13 +430,13 @@ class Table:
             avoid |= {segment.checkpoint.name}
         warnings = (*warnings, _passed_over(error.file, error.problem))
         try:
-            other = self._snapshot(segment.version, avoid, warnings)
+            snapshot = self._snapshot(segment.version, avoid, warnings)
         except _NO_SUCH_STATE as failure:
             # Raised for a version that is no longer retained.
             raise failure.located(table=self.uri) if vanished else error from None
-        if other.log.segment == segment:
+        if snapshot.log.segment == segment:
             raise error
-        return other
+        return snapshot
 
     def _in_commit_times(self) -> InCommitTimes | None:
         state = self._snapshot(None).log.state

@@ -82,15 +82,15 @@ class Tombstones:
         and are left out.
         """
         uncertain = live_paths is None and self.with_vector.any()
-        known = self._chosen(~self.with_vector) if uncertain else self
-        order = np.argsort(known.paths)
-        paths = known.paths[order]
-        first = np.flatnonzero(np.append(True, paths[1:] != paths[:-1])[: len(paths)])
+        tombstones = self._chosen(~self.with_vector) if uncertain else self
+        order = np.argsort(tombstones.paths)
+        paths = tombstones.paths[order]
+        starts = np.flatnonzero(np.append(True, paths[1:] != paths[:-1])[: len(paths)])
         dead_files = Tombstones(
-            paths[first],
-            np.maximum.reduceat(known.deleted_ms[order], first),
-            np.maximum.reduceat(known.sizes[order], first),
-            np.logical_or.reduceat(known.with_vector[order], first),
+            paths[starts],
+            np.maximum.reduceat(tombstones.deleted_ms[order], starts),
+            np.maximum.reduceat(tombstones.sizes[order], starts),
+            np.logical_or.reduceat(tombstones.with_vector[order], starts),
         )
         if live_paths is None:
             return dead_files

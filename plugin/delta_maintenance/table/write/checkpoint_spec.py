@@ -135,8 +135,8 @@ class ParquetStyle:
 
         Raises `RefusedError` for values that the protocol does not list.
         """
-        known = _CODECS.get((codec or "zstd").strip().lower())
-        if known is None:
+        arrow_codec = _CODECS.get((codec or "zstd").strip().lower())
+        if arrow_codec is None:
             raise RefusedError(
                 f"delta.parquet.compression.codec is {codec!r}, which is not a Parquet codec",
                 remedy=f"set it to one of {', '.join(sorted(_CODECS))}",
@@ -147,7 +147,7 @@ class ParquetStyle:
                 f"delta.parquet.format.version is {format_version!r}",
                 remedy="set it to 1.0.0 or 2.x.y",
             )
-        return cls(known, "1.0" if version == "1.0.0" else "2.0")
+        return cls(arrow_codec, "1.0" if version == "1.0.0" else "2.0")
 
 
 class ActionFile:
@@ -231,9 +231,9 @@ class ActionFile:
         return self._tally if self._contents is None else self._contents.tally
 
     def _append_summary(self, contents: SummaryBuilder) -> SidecarSummary:
-        known, byte_range = contents.filter(), None
-        if known.is_even:
-            data = known.to_bytes()
+        locations, byte_range = contents.filter(), None
+        if locations.is_even:
+            data = locations.to_bytes()
             byte_range = ByteRange(offset=self._sink.tell(), length=len(data))
             self._sink.write(data)
         summary = contents.summary(byte_range)
@@ -257,13 +257,13 @@ class ActionFile:
 
     def _put(self, action: str, rows: pa.ChunkedArray) -> None:
         self._waiting[action].append(rows)
-        if sum(len(part) for part in self._waiting[action]) >= _ROW_GROUP_ROWS:
+        if sum(len(waiting_rows) for waiting_rows in self._waiting[action]) >= _ROW_GROUP_ROWS:
             self._flush(action)
 
     def _flush(self, action: str) -> None:
-        parts, self._waiting[action] = self._waiting[action], []
-        if parts:
-            chunks = [chunk for part in parts for chunk in part.chunks]
+        waiting, self._waiting[action] = self._waiting[action], []
+        if waiting:
+            chunks = [chunk for rows in waiting for chunk in rows.chunks]
             self._submit(pa.table({action: pa.chunked_array(chunks)}))
 
     def _submit(self, table: pa.Table) -> None:

@@ -276,7 +276,7 @@ class _Writing:
     def _announce(self, status: FileStatus, single_count: int) -> WrittenCheckpoint:
         tally = self._tally()
         sidecars = tuple(report.sidecar for report in self.sidecars.all)
-        new = sum(report.sidecar.size_in_bytes for report in self.sidecars.reports)
+        sidecar_bytes = sum(report.sidecar.size_in_bytes for report in self.sidecars.reports)
         actions = single_count + tally.actions
         uuid_named = self.spec.kind in ("v2-json", "v2-parquet")
         updated = announce(
@@ -300,7 +300,7 @@ class _Writing:
             path=status.path,
             sidecars=sidecars,
             taken_over=len(self.sidecars.taken_over),
-            bytes_written=status.size + new,
+            bytes_written=status.size + sidecar_bytes,
             actions=actions,
             tally=tally,
             expired_tombstones=self.expired,

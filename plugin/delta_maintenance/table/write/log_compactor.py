@@ -209,24 +209,24 @@ def _blocks(file: BinaryIO, path: str) -> Iterator[BufferedFiles]:
     """Yields a file in pieces of complete lines. Each piece is valid until the next one is
     requested.
     """
-    buffer, rest = bytearray(_BATCH_BYTES + len(PADDING)), b""
+    buffer, partial_line = bytearray(_BATCH_BYTES + len(PADDING)), b""
     while True:
-        if 2 * len(rest) >= len(buffer) - len(PADDING):
+        if 2 * len(partial_line) >= len(buffer) - len(PADDING):
             # The line does not fit into the buffer.
-            buffer = bytearray(4 * len(rest) + len(PADDING))
-        filled = len(rest)
-        buffer[:filled] = rest
+            buffer = bytearray(4 * len(partial_line) + len(PADDING))
+        filled = len(partial_line)
+        buffer[:filled] = partial_line
         # The buffer is reused, because allocating new memory is slower than copying the rest.
         with memoryview(buffer) as view:
             filled += cast("RawIOBase", file).readinto(view[filled : -len(PADDING)]) or 0
-        if filled == len(rest):
+        if filled == len(partial_line):
             break
         end = buffer.rfind(b"\n", 0, filled) + 1
-        rest = bytes(buffer[end:filled])
+        partial_line = bytes(buffer[end:filled])
         if end:
             yield _piece(buffer, end, path)
-    if rest:
-        yield BufferedFiles.of((path, rest))
+    if partial_line:
+        yield BufferedFiles.of((path, partial_line))
 
 
 def _piece(buffer: bytearray, end: int, path: str) -> BufferedFiles:

@@ -23,29 +23,29 @@ def delete_in_batches(
     Yields for each batch the number of deleted files, and the errors of the others, which were
     tried twice. The deletion stops when the caller stops iterating.
     """
-    for first in range(0, len(names), _BATCH):
-        batch = [f"{LOG_DIRECTORY}/{name}" for name in names[first : first + _BATCH]]
-        kept = _delete(store, batch)
-        if kept:
+    for start in range(0, len(names), _BATCH):
+        batch = [f"{LOG_DIRECTORY}/{name}" for name in names[start : start + _BATCH]]
+        failures = _delete(store, batch)
+        if failures:
             # Stores delete a batch in any order: a temporary failure must not leave a gap in the
             # log.
-            kept = _delete(store, list(kept))
-        yield len(batch) - len(kept), kept
+            failures = _delete(store, list(failures))
+        yield len(batch) - len(failures), failures
 
 
-def lead_hint_to(store: Store, found: SoundCheckpoint) -> bool:
+def lead_hint_to(store: Store, sound: SoundCheckpoint) -> bool:
     """Points `_last_checkpoint` at a checkpoint if it points at an older one."""
     current = hinted_version(store)
-    if current is None or current >= found.checkpoint.files.version:
+    if current is None or current >= sound.checkpoint.files.version:
         return False
-    put_hint(store, found)
+    put_hint(store, sound)
     return True
 
 
-def put_hint(store: Store, found: SoundCheckpoint) -> None:
+def put_hint(store: Store, sound: SoundCheckpoint) -> None:
     """Points `_last_checkpoint` at a checkpoint, whatever it names now."""
-    files = found.checkpoint.files
-    sidecars = found.checkpoint.sidecars
+    files = sound.checkpoint.files
+    sidecars = sound.checkpoint.sidecars
     top_level = sum(entry.status.size for entry in files.entries)
     entry = files.entries[0]
     v2 = V2CheckpointHint(
@@ -56,9 +56,9 @@ def put_hint(store: Store, found: SoundCheckpoint) -> None:
     )
     hint = render_hint(
         version=files.version,
-        size=found.actions,
+        size=sound.actions,
         size_in_bytes=top_level + sum(sidecar.size_in_bytes for sidecar in sidecars),
-        num_of_add_files=found.live.adds,
+        num_of_add_files=sound.live.adds,
         parts=len(files.entries) if files.kind is LogFileKind.MULTIPART_CHECKPOINT else None,
         v2_checkpoint=v2 if files.kind is LogFileKind.UUID_CHECKPOINT else None,
     )

@@ -79,36 +79,36 @@ class ReuseSurvey:
     @property
     def kept(self) -> tuple[ReusedSidecar, ...]:
         """The sidecars that are taken over."""
-        return tuple(each for each in self.sidecars if each.fate == "keep")
+        return tuple(sidecar for sidecar in self.sidecars if sidecar.fate == "keep")
 
     @property
     def rewritten(self) -> tuple[ReusedSidecar, ...]:
         """The sidecars that are rewritten, in the order in which they are written."""
-        chosen = [each for each in self.sidecars if each.fate == "merge"]
-        return (*chosen, *(each for each in self.sidecars if each.fate == "rewrite"))
+        chosen = [sidecar for sidecar in self.sidecars if sidecar.fate == "merge"]
+        return (*chosen, *(sidecar for sidecar in self.sidecars if sidecar.fate == "rewrite"))
 
     @property
     def kept_expired(self) -> int:
         """Expired tombstones that are taken over."""
-        return sum(each.expired_tombstones for each in self.kept)
+        return sum(sidecar.expired_tombstones for sidecar in self.kept)
 
     @property
     def dropped_expired(self) -> int:
         """Expired tombstones in sidecars that are omitted."""
-        dropped = (each for each in self.sidecars if each.fate == "drop")
-        return sum(each.found.summary.tally.tombstones for each in dropped)
+        dropped = (sidecar for sidecar in self.sidecars if sidecar.fate == "drop")
+        return sum(sidecar.found.summary.tally.tombstones for sidecar in dropped)
 
     @property
     def expected_bytes(self) -> int:
         """The estimated bytes of the new sidecars and the top-level file."""
-        written = sum(each.size for each in self.rewritten)
-        new = self.new_actions * self._bytes_per_action
-        return int(written + new) + _BYTES_PER_ENTRY * len(self.sidecars)
+        written = sum(sidecar.size for sidecar in self.rewritten)
+        new_bytes = self.new_actions * self._bytes_per_action
+        return int(written + new_bytes) + _BYTES_PER_ENTRY * len(self.sidecars)
 
     @property
     def expected_full_bytes(self) -> int:
         """The estimated bytes of a checkpoint that takes nothing over."""
-        total = sum(each.size for each in self.sidecars)
+        total = sum(sidecar.size for sidecar in self.sidecars)
         return int(total + self.new_actions * self._bytes_per_action)
 
     def with_fields_of_base(self, schema: SparkSchema | None) -> SparkSchema | None:
@@ -127,8 +127,8 @@ class ReuseSurvey:
 
     @property
     def _bytes_per_action(self) -> float:
-        actions = sum(each.found.summary.tally.actions for each in self.sidecars)
-        return sum(each.size for each in self.sidecars) / actions if actions else 0.0
+        actions = sum(sidecar.found.summary.tally.actions for sidecar in self.sidecars)
+        return sum(sidecar.size for sidecar in self.sidecars) / actions if actions else 0.0
 
 
 _BYTES_PER_ENTRY = 500
@@ -143,16 +143,21 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
     for a damaged base.
     """
     base = require_reusable(snapshot, spec)
-    named = snapshot.log.named_in_tail
+    named_files = snapshot.log.named_in_tail
     searched = snapshot.log.searched_sidecars
     limit = spec.deleted_after_ms
     expired = {
-        each.path: require_expired(each, *count_expired(base, each.path, limit))
-        for each in with_expired(searched, spec)
+        sidecar.path: require_expired(sidecar, *count_expired(base, sidecar.path, limit))
+        for sidecar in with_expired(searched, spec)
         if limit is not None
     }
     return surveyed(
-        base, searched, spec, expired=expired, adds=named.adds, tombstones=named.tombstones
+        base,
+        searched,
+        spec,
+        expired=expired,
+        adds=named_files.adds,
+        tombstones=named_files.tombstones,
     )
 
 
@@ -175,10 +180,10 @@ def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None =
     base. If it is the only other checkpoint left, a clean-up keeps its sidecars, too.
     """
     listing = list_log(snapshot.log.store, first_version=base.files.version)
-    others = [
+    newer = [
         files for files in listing.checkpoints if beside is None or files.entries[0].path != beside
     ]
-    newest = others[-1] if others else None
+    newest = newer[-1] if newer else None
     if newest is None:
         if beside is not None:
             return
@@ -203,8 +208,8 @@ def surveyed(
     `adds` and `tombstones` are the numbers of new ones, including expired ones.
     """
     sidecars = [_fate(each, expired) for each in found]
-    _merge(sidecars, adds=True, new=adds, size=spec.actions_per_sidecar)
-    _merge(sidecars, adds=False, new=tombstones, size=spec.actions_per_sidecar)
+    _merge(sidecars, adds=True, new_actions=adds, size=spec.actions_per_sidecar)
+    _merge(sidecars, adds=False, new_actions=tombstones, size=spec.actions_per_sidecar)
     return ReuseSurvey(base=base, sidecars=tuple(sidecars), new_actions=adds + tombstones)
 
 
@@ -226,7 +231,7 @@ def missing_sidecars(store: Store, survey: ReuseSurvey) -> list[str]:
     """
     folder = f"{LOG_DIRECTORY}/{SIDECAR_DIRECTORY}"
     sizes = {status.path: status.size for status in store.list_from(folder)}
-    return [each.path for each in survey.kept if sizes.get(each.path) != each.size]
+    return [sidecar.path for sidecar in survey.kept if sizes.get(sidecar.path) != sidecar.size]
 
 
 def _require_base(snapshot: Snapshot) -> Checkpoint:
@@ -282,7 +287,7 @@ def _same_type(theirs: pa.DataType | None, ours: pa.DataType) -> bool:
 
 
 def with_expired(
-    found: Iterable[SearchedSidecar], spec: CheckpointSpec
+    searched: Iterable[SearchedSidecar], spec: CheckpointSpec
 ) -> tuple[SearchedSidecar, ...]:
     """Returns the sidecars that have expired tombstones according to their summaries.
 
@@ -290,11 +295,11 @@ def with_expired(
     """
     limit = spec.deleted_after_ms
     return tuple(
-        each
-        for each in found
+        sidecar
+        for sidecar in searched
         if limit is not None
-        and each.summary.deleted_first is not None
-        and each.summary.deleted_first <= limit
+        and sidecar.summary.deleted_first is not None
+        and sidecar.summary.deleted_first <= limit
     )
 
 
@@ -316,13 +321,13 @@ def totals_of(batches: Iterable[FileActionBatch], deleted_after_ms: int) -> tupl
     return adds, tombstones, expired
 
 
-def require_expired(found: SearchedSidecar, adds: int, tombstones: int, expired: int) -> int:
+def require_expired(searched: SearchedSidecar, adds: int, tombstones: int, expired: int) -> int:
     """Returns the number of expired tombstones of a sidecar with these contents.
 
     Raises `CorruptTableError` if its summary states other numbers of actions.
     """
-    if (adds, tombstones) != (found.summary.tally.adds, found.summary.tally.tombstones):
-        raise contradicted_tags(found.path)
+    if (adds, tombstones) != (searched.summary.tally.adds, searched.summary.tally.tombstones):
+        raise contradicted_tags(searched.path)
     return expired
 
 
@@ -342,27 +347,27 @@ def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:
     return int(tombstones.num_rows - (late or 0))
 
 
-def _fate(found: SearchedSidecar, expired: Mapping[str, int]) -> ReusedSidecar:
-    tally, expired_count = found.summary.tally, expired.get(found.path, 0)
+def _fate(searched: SearchedSidecar, expired: Mapping[str, int]) -> ReusedSidecar:
+    tally, expired_count = searched.summary.tally, expired.get(searched.path, 0)
     fate: Fate = "keep"
     if expired_count == tally.actions:
         fate = "drop"
-    elif found.is_named or (expired_count and 2 * expired_count >= tally.actions):
+    elif searched.is_named or (expired_count and 2 * expired_count >= tally.actions):
         fate = "rewrite"
-    return ReusedSidecar(found=found, fate=fate, expired_tombstones=expired_count)
+    return ReusedSidecar(found=searched, fate=fate, expired_tombstones=expired_count)
 
 
-def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new: int, size: int) -> None:
+def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new_actions: int, size: int) -> None:
     """Marks the sidecars of one kind that are merged. The kind of a mixed sidecar is that of most
     of its actions.
     """
     positions = [
         at
-        for at, each in enumerate(sidecars)
-        if each.fate == "keep" and _holds_more_adds(each) == adds
+        for at, sidecar in enumerate(sidecars)
+        if sidecar.fate == "keep" and _holds_more_adds(sidecar) == adds
     ]
     sizes = [sidecars[at].found.summary.tally.actions for at in positions]
-    for chosen in chosen_for_merge(sizes, new=new, size=size):
+    for chosen in chosen_for_merge(sizes, new=new_actions, size=size):
         at = positions[chosen]
         sidecars[at] = replace(sidecars[at], fate="merge")
 

@@ -167,10 +167,10 @@ class RollingSidecars:
         """Makes all sidecars visible; nothing refers to them yet."""
         done = [*self._adds.done, *self._tombstones.done]
         with ThreadPoolExecutor(_PARALLEL_UPLOADS) as pool:
-            statuses = list(pool.map(lambda one: publish(self._staged, store, one.name), done))
+            statuses = list(pool.map(lambda file: publish(self._staged, store, file.name), done))
         return tuple(
-            SidecarReport.of(_sidecar(status), one.verified.result())
-            for status, one in zip(statuses, done, strict=True)
+            SidecarReport.of(_sidecar(status), file.verified.result())
+            for status, file in zip(statuses, done, strict=True)
         )
 
 
@@ -249,16 +249,16 @@ class _Rolling:
             if self._file is None:
                 self._begin()
             assert self._file is not None
-            first = min(adds.num_rows, self._room)
-            second = min(tombstones.num_rows, self._room - first)
+            add_count = min(adds.num_rows, self._room)
+            tombstone_count = min(tombstones.num_rows, self._room - add_count)
             self._file.write_files(
-                adds.slice(0, first),
-                tombstones.slice(0, second),
-                add_hashes=hashes[:first] if hashes is not None else None,
+                adds.slice(0, add_count),
+                tombstones.slice(0, tombstone_count),
+                add_hashes=hashes[:add_count] if hashes is not None else None,
             )
-            adds, tombstones = adds.slice(first), tombstones.slice(second)
-            hashes = hashes[first:] if hashes is not None else None
-            self._room -= first + second
+            adds, tombstones = adds.slice(add_count), tombstones.slice(tombstone_count)
+            hashes = hashes[add_count:] if hashes is not None else None
+            self._room -= add_count + tombstone_count
             if not self._room:
                 self._complete()
 
@@ -376,7 +376,9 @@ def commit_times(snapshot: Snapshot) -> dict[int, int]:
 
 def taken_over(survey: ReuseSurvey) -> tuple[SidecarReport, ...]:
     """Returns the sidecars of the base that a new checkpoint takes over."""
-    return tuple(SidecarReport.of(each.found.sidecar, each.found.summary) for each in survey.kept)
+    return tuple(
+        SidecarReport.of(sidecar.found.sidecar, sidecar.found.summary) for sidecar in survey.kept
+    )
 
 
 def _sidecar(status: FileStatus) -> Sidecar:
@@ -422,7 +424,7 @@ class _ReadAnew:
 
     def files(self, snapshot: Snapshot, replay: FileReplay) -> Iterator[ActiveFiles]:
         path = self._sidecar.path
-        yield from snapshot.log.scan_checkpoint(replay, only={path}, seen=self._see)
+        yield from snapshot.log.scan_checkpoint(replay, only={path}, watch_batch=self._see)
         if self._found != self._sidecar.found.summary.tally:
             raise contradicted_tags(path)
 

@@ -114,7 +114,7 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
     path = f"{LOG_DIRECTORY}/{name}"
     tally = Tally()
     with _reading_back(path), pq.ParquetFile(staged.path(name)) as parquet:
-        known = _filter_of(staged, name, summary)
+        location_filter = _filter_of(staged, name, summary)
         for action in FILE_COLUMNS:
             columns = [f"{action}.{field}" for field in _FIELDS]
             for batch in parquet.iter_batches(columns=columns):
@@ -123,13 +123,16 @@ def verify_sidecar(staged: Staging, name: str, summary: SidecarSummary) -> None:
                 table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
                 none = table.slice(0, 0)
                 tally.include(*((table, none) if action == "add" else (none, table)))
-                if known is not None and not _knows_all(known, table["path"]):
+                if location_filter is not None and not _knows_all(location_filter, table["path"]):
                     raise _different(path, "its filter does not contain all of its files")
     _require_files(path, tally, summary.tally)
 
 
-def _knows_all(known: MembershipFilter, paths: pa.ChunkedArray) -> bool:
-    return all(known.may_hold(hash_texts(written_locations(chunk))).all() for chunk in paths.chunks)
+def _knows_all(location_filter: MembershipFilter, paths: pa.ChunkedArray) -> bool:
+    return all(
+        location_filter.may_hold(hash_texts(written_locations(chunk))).all()
+        for chunk in paths.chunks
+    )
 
 
 def _filter_of(staged: Staging, name: str, summary: SidecarSummary) -> MembershipFilter | None:
@@ -156,7 +159,7 @@ def verify_checkpoint(
     `inline` has the totals of its own file actions; None if sidecars contain them.
     """
     entry = staged.entry(name)
-    found = Tally()
+    tally_read = Tally()
     with _reading_back(entry.path):
         files = CheckpointFiles(version, entry.file.kind, (entry,))
         checkpoint = Checkpoint(
@@ -167,8 +170,8 @@ def verify_checkpoint(
             keys = MapKeys(partition_columns=frozenset())
             batches = checkpoint.file_actions(keys=keys, fields=fields)
             for tally in in_parallel(lambda batch: Tally.of(batch.adds, batch.removes), batches):
-                found.add(tally)
-    _require_files(entry.path, found, inline or Tally())
+                tally_read.add(tally)
+    _require_files(entry.path, tally_read, inline or Tally())
     _require_actions(entry.path, _actions_of(checkpoint), actions)
 
 
@@ -186,26 +189,28 @@ def _actions_of(checkpoint: Checkpoint) -> Sequence[tuple[str, Mapping[str, Any]
     )
 
 
-def _require_files(path: str, found: Tally, expected: Tally) -> None:
-    if found != expected:
-        raise _different(path, f"{found} instead of {expected}")
+def _require_files(path: str, tally_read: Tally, expected: Tally) -> None:
+    if tally_read != expected:
+        raise _different(path, f"{tally_read} instead of {expected}")
 
 
 def _require_actions(
     path: str,
-    found: Sequence[tuple[str, Mapping[str, Any]]],
+    read_back: Sequence[tuple[str, Mapping[str, Any]]],
     expected: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> None:
     # A null field and an absent one are equal, because Parquet has no absent fields.
-    read, written = ([(kind, _dense(value)) for kind, value in each] for each in (found, expected))
+    read, written = (
+        [(kind, _dense(value)) for kind, value in actions] for actions in (read_back, expected)
+    )
     if read != written:
         lost = sorted({kind for kind, value in written if (kind, value) not in read})
         raise _different(path, f"{len(read)} instead of {len(written)} actions, {lost} among them")
 
 
-def _different(path: str, how: str) -> VerificationError:
+def _different(path: str, problem: str) -> VerificationError:
     return VerificationError(
-        f"the file reads back differently: {how}",
+        f"the file reads back differently: {problem}",
         file=path,
         remedy="report this with the log of the table: nothing was published",
     )

@@ -44,7 +44,7 @@ class ClusteredRewrite(Protocol):
     def __call__(
         self,
         store: Store,
-        work: Bin,
+        file_bin: Bin,
         spec: RewriteSpec,
         clustering: Clustering,
         *,
@@ -56,7 +56,7 @@ class ClusteredRewrite(Protocol):
 
 def clustered_bin(
     store: Store,
-    work: Bin,
+    file_bin: Bin,
     spec: RewriteSpec,
     clustering: Clustering,
     *,
@@ -70,13 +70,13 @@ def clustered_bin(
     """
     layout = spec.files.layout
     kind: DigestKind = "sums" if spec.proof == "rows" else "counts"
-    digest = RowsDigest(layout.schema, dict(work.partition_values), kind)
+    digest = RowsDigest(layout.schema, dict(file_bin.partition_values), kind)
     reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
     with RowSorter(
-        layout.schema, clustering, lambda: key_columns(store, work, layout, clustering)
+        layout.schema, clustering, lambda: key_columns(store, file_bin, layout, clustering)
     ) as sorter:
         sources = rows_of_sources(
-            store, reader, work, ahead_bytes=spec.files.group_bytes, idle_workers=idle_workers
+            store, reader, file_bin, ahead_bytes=spec.files.group_bytes, idle_workers=idle_workers
         )
         with closing(sources):
             for number, batches in enumerate(sources):
@@ -86,10 +86,10 @@ def clustered_bin(
                     digest.add(batch_rows.batch, batch_rows.gone())
                     if live.num_rows:
                         sorter.add(number, live)
-        size = sum(source.size for source in work.sources)
+        size = sum(source.size for source in file_bin.sources)
         writers = written(
             store,
-            work,
+            file_bin,
             spec,
             sorter.sorted(),
             most_rows=-(-sorter.rows // max(1, round(size / spec.target_bytes))),
@@ -98,10 +98,10 @@ def clustered_bin(
         )
         outputs = tuple(writer.result() for writer in writers)
         sums = require_same_rows(
-            store, work, spec, outputs, writers, digest, idle_workers=idle_workers
+            store, file_bin, spec, outputs, writers, digest, idle_workers=idle_workers
         )
         return RewrittenBin(
-            bin=work,
+            bin=file_bin,
             outputs=outputs,
             runs=(),
             sums=sums,
@@ -117,11 +117,11 @@ def clustered_bin(
 
 
 def key_columns(
-    store: Store, work: Bin, layout: DataFileLayout, clustering: Clustering
+    store: Store, file_bin: Bin, layout: DataFileLayout, clustering: Clustering
 ) -> Iterator[pa.RecordBatch]:
     """Reads the clustering columns of all sources, with the columns of structs around them."""
-    wanted = {path[0] for path in clustering.columns}
-    columns = tuple(item for item in layout.columns.fields if item.name in wanted)
+    key_names = {path[0] for path in clustering.columns}
+    columns = tuple(item for item in layout.columns.fields if item.name in key_names)
     narrow = replace(
         layout,
         columns=StructType(fields=columns),
@@ -130,16 +130,16 @@ def key_columns(
         materializes_partitions=False,
     )
     reader = DataFileReader(store, narrow)
-    for number in range(len(work.sources)):
-        for file_rows in source_rows(reader, work, number):
+    for number in range(len(file_bin.sources)):
+        for file_rows in source_rows(reader, file_bin, number):
             yield file_rows.live()
 
 
 def written(
     store: Store,
-    work: Bin,
+    file_bin: Bin,
     spec: RewriteSpec,
-    parts: Iterable[SortedRows],
+    sorted_rows: Iterable[SortedRows],
     *,
     most_rows: int,
     new_id: NewId,
@@ -147,30 +147,30 @@ def written(
 ) -> list[DataFileWriter]:
     """Writes rows in their order to files of at most this number of rows."""
     assert spec.clustering is not None
-    partition = dict(work.partition_values)
+    partition = dict(file_bin.partition_values)
     writers: list[DataFileWriter] = []
     with ExitStack() as open_file:
         by_value: bool | None = None
-        for part in parts:
-            rows = part.rows
+        for piece in sorted_rows:
+            rows = piece.rows
             while rows.num_rows:
                 writer = writers[-1] if writers else None
                 if (
                     writer is None
                     or writer.rows >= most_rows
                     or writer.written >= spec.target_bytes * 3 // 2
-                    or part.by_value is not by_value
+                    or piece.by_value is not by_value
                 ):
                     open_file.close()
-                    by_value = part.by_value
+                    by_value = piece.by_value
                     codec = spec.files.codec
                     name = spec.naming.name(partition, len(writers), new_id(), codec)
                     path = spec.clustering.columns[0] if by_value else None
                     writer = DataFileWriter(store, name, spec.files, idle_workers, sorted_by=path)
                     writers.append(open_file.enter_context(writer))
-                taken = min(rows.num_rows, most_rows - writer.rows)
-                writer.write(rows.slice(0, taken))
-                rows = rows.slice(taken)
+                count = min(rows.num_rows, most_rows - writer.rows)
+                writer.write(rows.slice(0, count))
+                rows = rows.slice(count)
     return writers
 
 

@@ -85,11 +85,11 @@ class SourceBoxes:
         self._high[source] = np.maximum(high, self._high.get(source, high))
         self._rows[source] = self._rows.get(source, 0) + len(ranks[0])
 
-    def update(self, others: SourceBoxes) -> None:
+    def update(self, boxes: SourceBoxes) -> None:
         """Adds those of other sources."""
-        self._low |= others._low
-        self._high |= others._high
-        self._rows |= others._rows
+        self._low |= boxes._low
+        self._high |= boxes._high
+        self._rows |= boxes._rows
 
     def boxes(self) -> Boxes:
         """Returns the boxes of all sources with rows."""

@@ -53,8 +53,8 @@ class RangeFile:
         self.bytes += rows.nbytes
         self.rows += rows.num_rows
         keys = keys_of(rows)
-        least, greatest = int(keys.min()), int(keys.max())
-        self.least = least if self.least is None else min(self.least, least)
+        lowest, greatest = int(keys.min()), int(keys.max())
+        self.least = lowest if self.least is None else min(self.least, lowest)
         self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
     def read(self) -> Iterator[pa.RecordBatch]:

@@ -60,13 +60,13 @@ class RowSample:
         """Adds rows to the stream."""
         self.count += batch.num_rows
         numbers = self._draw.random(batch.num_rows)
-        kept = np.flatnonzero(numbers < self._below)
-        if not len(kept):
+        below = np.flatnonzero(numbers < self._below)
+        if not len(below):
             return
-        rows = batch.take(pa.array(kept))
+        rows = batch.take(pa.array(below))
         self._rows.append(rows)
-        self._numbers.append(numbers[kept])
-        self._kept += len(kept)
+        self._numbers.append(numbers[below])
+        self._kept += len(below)
         self._bytes += rows.nbytes
         if self._kept > 2 * self._most_rows or self._bytes > self._most_bytes:
             self._reduce()
@@ -92,11 +92,11 @@ class RowSample:
         numbers = np.concatenate(self._numbers)
         # Half of the allowed size, so that this is not repeated for each batch.
         by_bytes = self._kept * self._most_bytes // (2 * max(1, self._bytes))
-        most = max(1, min(self._most_rows, by_bytes))
-        if most >= self._kept:
+        limit = max(1, min(self._most_rows, by_bytes))
+        if limit >= self._kept:
             return
-        self._below = float(np.partition(numbers, most)[most])
-        kept = np.flatnonzero(numbers < self._below)
-        self._rows = [pa.concat_batches(self._rows).take(pa.array(kept))]
-        self._numbers = [numbers[kept]]
-        self._kept, self._bytes = len(kept), self._rows[0].nbytes
+        self._below = float(np.partition(numbers, limit)[limit])
+        below = np.flatnonzero(numbers < self._below)
+        self._rows = [pa.concat_batches(self._rows).take(pa.array(below))]
+        self._numbers = [numbers[below]]
+        self._kept, self._bytes = len(below), self._rows[0].nbytes

@@ -150,8 +150,8 @@ class RowSorter:
                 yield from self._in_memory([rows], complete=False)
             file.discard()
         else:
-            for part in self._split(file).files:
-                yield from self._of_file(part)
+            for narrower in self._split(file).files:
+                yield from self._of_file(narrower)
 
     def _split(self, file: RangeFile) -> RangeFiles:
         """Divides a range that is too large to be sorted in memory."""
@@ -164,12 +164,12 @@ class RowSorter:
         cuts = cuts_between(keys_of(sampled_rows), ranges)
         # A cut between two keys of the file, so that each part is smaller.
         cuts = np.unique(np.append(cuts, np.uint64(file.greatest)))
-        parts = self._range_files(cuts)
+        range_files = self._range_files(cuts)
         for rows in file.read():
-            parts.add(rows)
-        parts.close()
+            range_files.add(rows)
+        range_files.close()
         file.discard()
-        return parts
+        return range_files
 
     def _in_memory(
         self, batches: Sequence[pa.RecordBatch], *, complete: bool = True
@@ -188,8 +188,8 @@ class RowSorter:
         else:
             order = pa.array(np.argsort(keys_of(rows), kind="stable"))
         for at in range(0, rows.num_rows, _OUTPUT_ROWS):
-            part = rows.take(order.slice(at, _OUTPUT_ROWS))
-            yield SortedRows(_without_key(part), single and complete)
+            piece = rows.take(order.slice(at, _OUTPUT_ROWS))
+            yield SortedRows(_without_key(piece), single and complete)
 
     def _sample(self) -> RowSample:
         return RowSample(most_bytes=max(_LEAST_SAMPLE, self._clustering.sort_bytes // 4))

@@ -76,34 +76,36 @@ _CODECS = {
 """The names of codecs in properties by their names in Arrow, for codecs that can be written."""
 
 
-def copied_bin(store: Store, work: Bin, spec: RewriteSpec, *, new_id: NewId) -> RewrittenBin | None:
+def copied_bin(
+    store: Store, file_bin: Bin, spec: RewriteSpec, *, new_id: NewId
+) -> RewrittenBin | None:
     """Rewrites a bin; None if no row group can be copied, so that all rows must be decoded.
 
     Raises `SourceError` for a source that must be left out, `VerificationError` if the new files do
     not contain the rows of the sources, `LostBloomFilters` if encoded rows would lack filters of a
     source, and `StorageError`.
     """
-    least = spec.copied_group_bytes
-    if least is None or all(source.size < least for source in work.sources):
+    min_bytes = spec.copied_group_bytes
+    if min_bytes is None or all(source.size < min_bytes for source in file_bin.sources):
         return None
     try:
-        choice = _chosen(store, work, spec, least)
+        choice = _chosen(store, file_bin, spec, min_bytes)
         if choice is None:
             return None
         _require_bloom_filters(choice.sources, spec.files)
-        return _Copy(store, work, spec, choice, new_id).run()
+        return _Copy(store, file_bin, spec, choice, new_id).run()
     except NotCopiedError:
         return None
 
 
-def copied_sources(store: Store, work: Bin, spec: RewriteSpec) -> frozenset[int]:
+def copied_sources(store: Store, file_bin: Bin, spec: RewriteSpec) -> frozenset[int]:
     """Returns the numbers of the sources of which `copied_bin` copies row groups.
 
     Raises `SourceError` for a damaged source, and `StorageError`.
     """
-    least = spec.copied_group_bytes
+    min_bytes = spec.copied_group_bytes
     try:
-        choice = None if least is None else _chosen(store, work, spec, least)
+        choice = None if min_bytes is None else _chosen(store, file_bin, spec, min_bytes)
     except NotCopiedError:
         choice = None
     sources = () if choice is None else choice.sources
@@ -137,35 +139,37 @@ class _Choice:
     """The codec of the new files, as in properties."""
 
 
-def _chosen(store: Store, work: Bin, spec: RewriteSpec, least: int) -> _Choice | None:
+def _chosen(store: Store, file_bin: Bin, spec: RewriteSpec, min_bytes: int) -> _Choice | None:
     """Opens the sources and chooses the row groups to copy; None if there are none.
 
     Raises `NotCopiedError` if the other rows cannot be added to the copied ones.
     """
-    own = own_file(spec.files)
-    codecs = _required_codecs(work, spec)
+    own_frame = own_file(spec.files)
+    codecs = _required_codecs(file_bin, spec)
     deleted = DeletedRows(store)
     sources = []
     budget = _BUDGET
-    for number, source in enumerate(work.sources):
-        copy = _open_source(store, work, number, spec, own, least, budget)
-        found = _Source(number=number, size=source.size, copy=None)
+    for number, source in enumerate(file_bin.sources):
+        copy = _open_source(store, file_bin, number, spec, own_frame, min_bytes, budget)
+        candidate = _Source(number=number, size=source.size, copy=None)
         if copy is not None and codecs in (None, copy.frame.codecs):
             with reading_sources():
                 gone = deleted.of(source.deletion_vector, copy.metadata.num_rows)
-            found = _divided(found, copy, gone)
-        if found.copy is not None:
-            budget = budget.without(found.copy)
-        sources.append(found)
+            candidate = _divided(candidate, copy, gone)
+        if candidate.copy is not None:
+            budget = budget.without(candidate.copy)
+        sources.append(candidate)
     frame, together = _largest_family(sources)
     if frame is None:
         return None
     copied = {source.number: source for source in together}
-    whole = (replace(each, copy=None, copied=(), decoded=()) for each in sources)
-    ordered = _order_sources([copied.get(each.number, each) for each in whole], least)
+    decoded_sources = (replace(member, copy=None, copied=(), decoded=()) for member in sources)
+    ordered = _order_sources(
+        [copied.get(member.number, member) for member in decoded_sources], min_bytes
+    )
     encodes = any(source.copy is None or source.decoded for source in ordered)
     if encodes or not all(source.is_tracked for source in ordered):
-        joined = frame.with_encoded(own.frame, rows=encodes)
+        joined = frame.with_encoded(own_frame.frame, rows=encodes)
         if joined is None or not frame.codecs <= _CODECS.keys() or len(frame.codecs) != 1:
             raise NotCopiedError("encoded columns do not fit the copied row groups")
         frame = joined
@@ -189,30 +193,32 @@ def _largest_family(sources: Sequence[_Source]) -> tuple[FileFrame | None, list[
                 break
         else:
             families.append((source.copy.frame, [source]))
-    usable = [each for each in families if each[0].is_own or len(each[1]) == len(sources)]
+    usable = [family for family in families if family[0].is_own or len(family[1]) == len(sources)]
     if not usable:
         return None, []
-    return max(usable, key=lambda each: sum(source.size for source in each[1]))
+    return max(usable, key=lambda family: sum(source.size for source in family[1]))
 
 
-def _order_sources(sources: Sequence[_Source], least: int) -> list[_Source]:
+def _order_sources(sources: Sequence[_Source], min_bytes: int) -> list[_Source]:
     """Moves decoded sources that would make a small row group to the end."""
-    first: list[_Source] = []
-    last: list[_Source] = []
+    ahead: list[_Source] = []
+    behind: list[_Source] = []
     for is_decoded, group in groupby(sources, key=lambda source: source.copy is None):
         members = list(group)
-        is_small = is_decoded and sum(source.size for source in members) < least
-        (last if is_small else first).extend(members)
-    return [*first, *last]
+        is_small = is_decoded and sum(source.size for source in members) < min_bytes
+        (behind if is_small else ahead).extend(members)
+    return [*ahead, *behind]
 
 
-def _required_codecs(work: Bin, spec: RewriteSpec) -> frozenset[str] | None:
+def _required_codecs(file_bin: Bin, spec: RewriteSpec) -> frozenset[str] | None:
     """Returns the only codecs of row groups that are copied, by their names in Arrow.
 
     None for any. If a property of the footer is a reason, new files have the codec of the run.
     """
     codec = spec.copied_codec
-    if codec is None and not all(_COPIED_REASONS.issuperset(each) for each in work.reasons):
+    if codec is None and not all(
+        _COPIED_REASONS.issuperset(bin_reasons) for bin_reasons in file_bin.reasons
+    ):
         codec = spec.files.codec
     names = {of: name for name, of in _CODECS.items()}
     return None if codec is None else frozenset({names.get(codec.lower(), codec.upper())})
@@ -220,16 +226,16 @@ def _required_codecs(work: Bin, spec: RewriteSpec) -> frozenset[str] | None:
 
 def _open_source(
     store: Store,
-    work: Bin,
+    file_bin: Bin,
     number: int,
     spec: RewriteSpec,
-    own: OwnFile,
-    least: int,
+    own_frame: OwnFile,
+    min_bytes: int,
     budget: CopyBudget,
 ) -> CopySource | None:
     """Opens a source; None if its rows must be decoded, which then reports any errors."""
-    source = work.sources[number]
-    if source.size < least or not _COPIED_REASONS.issuperset(work.reasons[number]):
+    source = file_bin.sources[number]
+    if source.size < min_bytes or not _COPIED_REASONS.issuperset(file_bin.reasons[number]):
         return None
     if spec.files.layout.tracks_rows and None in source.row_ids:
         return None
@@ -237,7 +243,7 @@ def _open_source(
         with reading_sources():
             opened = partial(store.open, location_of(store, source.path))
             copy_source = CopySource.of(
-                opened, spec.files, own, size=source.size, least=least, budget=budget
+                opened, spec.files, own_frame, size=source.size, min_bytes=min_bytes, budget=budget
             )
     except NotCopiedError:
         return None
@@ -248,19 +254,19 @@ def _open_source(
     return copy_source
 
 
-def _divided(source: _Source, found: CopySource, deleted: BitMap64) -> _Source:
+def _divided(source: _Source, copy: CopySource, deleted: BitMap64) -> _Source:
     """Divides the row groups of a source into copied and decoded ones."""
-    metadata = found.metadata
-    rows = np.array([metadata.row_group(at).num_rows for at in range(len(found.groups))])
-    ends = [*found.starts, metadata.num_rows]
+    metadata = copy.metadata
+    rows = np.array([metadata.row_group(at).num_rows for at in range(len(copy.groups))])
+    ends = [*copy.starts, metadata.num_rows]
     gone = np.diff([deleted.rank(end - 1) if end else 0 for end in ends])
-    whole = (gone == 0) & (rows > 0)
-    whole &= np.array(found.tracked) | (rows <= _MOST_TRACKED)
-    copied = tuple(np.flatnonzero(whole).tolist())
+    is_copied = (gone == 0) & (rows > 0)
+    is_copied &= np.array(copy.tracked) | (rows <= _MOST_TRACKED)
+    copied = tuple(np.flatnonzero(is_copied).tolist())
     if not copied:
         return source
-    decoded = tuple(np.flatnonzero(~whole & (gone < rows)).tolist())
-    return replace(source, copy=found, copied=copied, decoded=decoded)
+    decoded = tuple(np.flatnonzero(~is_copied & (gone < rows)).tolist())
+    return replace(source, copy=copy, copied=copied, decoded=decoded)
 
 
 def _require_bloom_filters(sources: Sequence[_Source], files: DataFileSpec) -> None:
@@ -269,15 +275,15 @@ def _require_bloom_filters(sources: Sequence[_Source], files: DataFileSpec) -> N
         for source in sources:
             if source.copy is not None:
                 metadata = source.copy.metadata
-                require_bloom_filters(metadata, files.layout.schema, kept=files.bloom_filters)
+                require_bloom_filters(metadata, files.layout.schema, names=files.bloom_filters)
 
 
 class _Copy:
     def __init__(
-        self, store: Store, work: Bin, spec: RewriteSpec, choice: _Choice, new_id: NewId
+        self, store: Store, file_bin: Bin, spec: RewriteSpec, choice: _Choice, new_id: NewId
     ) -> None:
         self._store = store
-        self._work = work
+        self._work = file_bin
         self._spec = spec
         self._choice = choice
         self._new_id = new_id
@@ -285,14 +291,14 @@ class _Copy:
         layout = spec.files.layout
         untracked = layout.untracked.schema
         self._untracked = len(leaf_paths(untracked, untracked.names))
-        self._partition = dict(work.partition_values)
-        self._digest_kind = work.digest_kind(spec)
+        self._partition = dict(file_bin.partition_values)
+        self._digest_kind = file_bin.digest_kind(spec)
         self._reader = DataFileReader(store, layout, bloom_filters=self._files.bloom_filters)
         self._tracking_reader = DataFileReader(store, layout.row_tracking)
         # Row IDs of deleted rows are read as well, and needed for none.
         self._whole = replace(
-            work,
-            sources=tuple(replace(source, deletion_vector=None) for source in work.sources),
+            file_bin,
+            sources=tuple(replace(source, deletion_vector=None) for source in file_bin.sources),
         )
         self._runs: list[Run] = []
         self._outputs: list[WrittenFile] = []
@@ -300,8 +306,8 @@ class _Copy:
 
     def run(self) -> RewrittenBin:
         """Writes and proves the new files."""
-        for part in _parts(self._choice.sources, self._spec.target_bytes):
-            self._outputs.append(self._write(part))
+        for group in _parts(self._choice.sources, self._spec.target_bytes):
+            self._outputs.append(self._write(group))
         rows = sum(output.rows for output in self._outputs)
         require_rows(self._work, rows)
         return RewrittenBin(
@@ -312,7 +318,7 @@ class _Copy:
             copied=True,
         )
 
-    def _write(self, part: Sequence[_Source]) -> WrittenFile:
+    def _write(self, group: Sequence[_Source]) -> WrittenFile:
         name = self._spec.naming.name(
             self._partition, len(self._outputs), self._new_id(), self._choice.codec
         )
@@ -320,10 +326,10 @@ class _Copy:
         encoder = GroupEncoder(self._files, names_calendar=frame.names_calendar)
         digest = RowsDigest(self._files.layout.schema, self._partition, self._digest_kind)
         self._written = 0
-        written, found = copy_file(
+        written, sums_read = copy_file(
             self._store,
             name,
-            self._groups(part, encoder, digest),
+            self._groups(group, encoder, digest),
             frame,
             self._files,
             encoded=encoder.statistics,
@@ -331,9 +337,9 @@ class _Copy:
             kind=self._digest_kind,
         )
         expected = digest.total()
-        if found != expected:
+        if sums_read != expected:
             raise VerificationError(
-                f"the rows that were encoded are not those that were read: {found} instead of "
+                f"the rows that were encoded are not those that were read: {sums_read} instead of "
                 f"{expected}",
                 file=name,
             )
@@ -346,12 +352,12 @@ class _Copy:
         return written
 
     def _groups(
-        self, part: Sequence[_Source], encoder: GroupEncoder, digest: RowsDigest
+        self, group: Sequence[_Source], encoder: GroupEncoder, digest: RowsDigest
     ) -> Iterator[GroupSource]:
         """Yields all row groups of a new file."""
-        decoded = [self._work.sources[each.number] for each in part if each.copy is None]
+        decoded = [self._work.sources[member.number] for member in group if member.copy is None]
         contents = fetched(self._store, self._reader, decoded)
-        for source in part:
+        for source in group:
             offset = self._written
             if source.copy is None:
                 rows = source_rows(self._reader, self._work, source.number, data=next(contents))
@@ -453,13 +459,13 @@ def _of_encoded(group: EncodedGroup) -> GroupSource:
 
 def _parts(sources: Sequence[_Source], target: int) -> Iterator[list[_Source]]:
     """Yields the sources of each new file, by the same rule as if all rows were decoded."""
-    part: list[_Source] = []
+    group: list[_Source] = []
     written = 0
     for source in sources:
-        if part and written >= target * 3 // 2:
-            yield part
-            part, written = [], 0
-        part.append(source)
+        if group and written >= target * 3 // 2:
+            yield group
+            group, written = [], 0
+        group.append(source)
         written += source.size
-    if part:
-        yield part
+    if group:
+        yield group

@@ -34,29 +34,31 @@ def without_columns(footer: Struct, names: Container[Value]) -> Struct | None:
     Only columns that are not nested are removed.
     """
     root, *elements = footer.structs(fields.SCHEMA)
-    kept: list[bool] = []
+    kept_elements: list[bool] = []
     nested = 0
     for element in elements:
         children = element.number(NUM_CHILDREN) or 0
-        kept.append(bool(nested or children) or element.get(_NAME) not in names)
+        kept_elements.append(bool(nested or children) or element.get(_NAME) not in names)
         nested = max(nested - 1, 0) + children
-    if all(kept):
+    if all(kept_elements):
         return None
     leaves = [
         is_kept
-        for element, is_kept in zip(elements, kept, strict=True)
+        for element, is_kept in zip(elements, kept_elements, strict=True)
         if not element.number(NUM_CHILDREN)
     ]
     root = root.copy()
-    root.put(NUM_CHILDREN, I32, (root.number(NUM_CHILDREN) or 0) - kept.count(False))
+    root.put(NUM_CHILDREN, I32, (root.number(NUM_CHILDREN) or 0) - kept_elements.count(False))
     shorter_footer = footer.copy()
-    shorter_footer.put(fields.SCHEMA, LIST, ListValue(STRUCT, [root, *compress(elements, kept)]))
+    shorter_footer.put(
+        fields.SCHEMA, LIST, ListValue(STRUCT, [root, *compress(elements, kept_elements)])
+    )
     groups = [_without(group, leaves) for group in footer.structs(fields.ROW_GROUPS)]
     shorter_footer.put(fields.ROW_GROUPS, LIST, ListValue(STRUCT, list(groups)))
     orders = footer.get(fields.COLUMN_ORDERS)
     if isinstance(orders, ListValue):
-        rest = [*compress(orders.values, leaves)]
-        shorter_footer.put(fields.COLUMN_ORDERS, LIST, ListValue(orders.element, rest))
+        orders_left = [*compress(orders.values, leaves)]
+        shorter_footer.put(fields.COLUMN_ORDERS, LIST, ListValue(orders.element, orders_left))
     pairs = [
         pair for pair in footer.structs(fields.KEY_VALUES) if pair.get(fields.KEY) not in _SCHEMAS
     ]
@@ -68,13 +70,15 @@ def _without(group: Struct, leaves: Sequence[bool]) -> Struct:
     chunks = group.structs(fields.COLUMNS)
     if len(chunks) != len(leaves):
         raise MalformedThriftError("a row group has other columns than the schema")
-    kept = [*compress(chunks, leaves)]
+    chunks_left = [*compress(chunks, leaves)]
     group = group.copy()
     group.drop(_SORTING_COLUMNS)
-    group.put(fields.COLUMNS, LIST, ListValue(STRUCT, list(kept)))
-    parts = [Chunk.of(chunk) for chunk in kept]
-    decoded = sum(part.metadata.number(fields.TOTAL_DECODED) or 0 for part in parts)
+    group.put(fields.COLUMNS, LIST, ListValue(STRUCT, list(chunks_left)))
+    chunks_kept = [Chunk.of(chunk) for chunk in chunks_left]
+    decoded = sum(
+        chunk_kept.metadata.number(fields.TOTAL_DECODED) or 0 for chunk_kept in chunks_kept
+    )
     group.put(fields.GROUP_BYTES, I64, decoded)
     if group.get(fields.GROUP_COMPRESSED) is not None:
-        group.put(fields.GROUP_COMPRESSED, I64, sum(part.size for part in parts))
+        group.put(fields.GROUP_COMPRESSED, I64, sum(chunk_kept.size for chunk_kept in chunks_kept))
     return group

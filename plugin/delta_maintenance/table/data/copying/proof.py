@@ -145,23 +145,23 @@ def bounds_of(
         return ColumnStatistics(nulls=nulls, kind=kind)
     if not statistics.has_min_max:
         return None
-    least, greatest = statistics.min_raw, statistics.max_raw
+    lowest, greatest = statistics.min_raw, statistics.max_raw
     if pa.types.is_string(kind):
-        return _of_texts(nulls, kind, least, greatest, created_by)
+        return _of_texts(nulls, kind, lowest, greatest, created_by)
     if pa.types.is_decimal(kind) and chunk.physical_type in _BYTES:
-        return _of_decimals(nulls, kind, least, greatest, created_by)
+        return _of_decimals(nulls, kind, lowest, greatest, created_by)
     if pa.types.is_floating(kind) and chunk.physical_type in _FLOATS:
-        return _of_floats(nulls, kind, least, greatest)
-    if pa.types.is_boolean(kind) and isinstance(least, bool) and isinstance(greatest, bool):
-        return ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
-    integers = isinstance(least, int) and isinstance(greatest, int)
+        return _of_floats(nulls, kind, lowest, greatest)
+    if pa.types.is_boolean(kind) and isinstance(lowest, bool) and isinstance(greatest, bool):
+        return ColumnStatistics(nulls=nulls, kind=kind, least=lowest, greatest=greatest)
+    integers = isinstance(lowest, int) and isinstance(greatest, int)
     if chunk.physical_type not in _INTEGERS or not integers:
         return None
     if pa.types.is_decimal(kind):
-        least, greatest = (_decimal(value, kind.scale) for value in (least, greatest))
+        lowest, greatest = (_decimal(value, kind.scale) for value in (lowest, greatest))
     elif not is_integral(kind):
         return None
-    return ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
+    return ColumnStatistics(nulls=nulls, kind=kind, least=lowest, greatest=greatest)
 
 
 def _add_encoded(parquet: ParquetInput, expected: Expected, schema: pa.Schema) -> None:
@@ -196,14 +196,18 @@ def _require_row_tracking(
 
 
 def _difference(
-    file: BinaryIO, group: CopiedGroup, tree: Struct, found: pq.RowGroupMetaData, piece: int | None
+    file: BinaryIO,
+    group: CopiedGroup,
+    tree: Struct,
+    stored_group: pq.RowGroupMetaData,
+    piece: int | None,
 ) -> str | None:
     """Returns the first difference of a row group from its source, as a clause, or None."""
     columns = tree.structs(COLUMNS)
-    if found.num_rows != group.source.num_rows or len(columns) != len(group.chunks):
+    if stored_group.num_rows != group.source.num_rows or len(columns) != len(group.chunks):
         return "a row group with other rows or columns"
     for at, (copied, column) in enumerate(zip(group.chunks, columns, strict=True)):
-        stored = found.column(at)
+        stored = stored_group.column(at)
         if not copied.has_metadata(file, column, stored):
             return f"other metadata for the column {stored.path_in_schema}"
         if piece is not None and not copied.has_bytes(file, column, piece):
@@ -217,7 +221,11 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
     """
     schema = spec.layout.schema
     columns = {names: at for at, names in enumerate(leaf_names(schema, schema.names))}
-    copied = {at: each for at, each in enumerate(expected.groups) if each.origin != "encoded"}
+    copied = {
+        at: bounds_of_group
+        for at, bounds_of_group in enumerate(expected.groups)
+        if bounds_of_group.origin != "encoded"
+    }
     footers = {at: parquet.metadata.row_group(at) for at in copied}
     collector = expected.encoded
     collector.rows = expected.rows
@@ -228,21 +236,25 @@ def _statistics(parquet: ParquetInput, expected: Expected, spec: DataFileSpec) -
             None if at is None else bounds_of(leaf, kind, footers[of].column(at), group.created_by)
             for of, group in copied.items()
         ]
-        known = [each for each in bounds if each is not None]
-        if len(known) < len(bounds):
+        known_bounds = [
+            bounds_of_group for bounds_of_group in bounds if bounds_of_group is not None
+        ]
+        if len(known_bounds) < len(bounds):
             decoded.append(leaf)
             continue
-        for each in known:
-            collector.offer_bounds(leaf.path, each)
+        for bounds_of_group in known_bounds:
+            collector.offer_bounds(leaf.path, bounds_of_group)
     if decoded:
-        wanted = {leaf.path[0] for leaf in decoded}
-        part = pa.schema([field for field in schema if field.name in wanted])
+        decoded_names = {leaf.path[0] for leaf in decoded}
+        part_schema = pa.schema([field for field in schema if field.name in decoded_names])
         reading = StatisticsCollector(
-            StatisticsColumns(leaves=tuple(decoded), tight_bounds=False), part
+            StatisticsColumns(leaves=tuple(decoded), tight_bounds=False), part_schema
         )
-        for batch in parquet.batches(part.names, list(copied)):
+        for batch in parquet.batches(part_schema.names, list(copied)):
             # Arrow returns INT96 without a time zone.
-            reading.offer(batch.cast(part) if parquet.int96.intersection(part.names) else batch)
+            reading.offer(
+                batch.cast(part_schema) if parquet.int96.intersection(part_schema.names) else batch
+            )
         collector.add(reading)
     return collector.render()
 
@@ -255,9 +267,9 @@ def _type_of(layout: DataFileLayout, path: Sequence[str]) -> pa.DataType:
 
 
 def _of_texts(
-    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+    nulls: int, kind: pa.DataType, lowest: Any, greatest: Any, created_by: str
 ) -> ColumnStatistics | None:
-    values = [value.encode() if isinstance(value, str) else value for value in (least, greatest)]
+    values = [value.encode() if isinstance(value, str) else value for value in (lowest, greatest)]
     if not all(isinstance(value, bytes) and len(value) < _LONG for value in values):
         return None
     if not created_by.startswith(_COMPLETE):
@@ -265,27 +277,29 @@ def _of_texts(
     return ColumnStatistics(nulls=nulls, kind=kind, least=values[0], greatest=values[1])
 
 
-def _of_floats(nulls: int, kind: pa.DataType, least: Any, greatest: Any) -> ColumnStatistics | None:
+def _of_floats(
+    nulls: int, kind: pa.DataType, lowest: Any, greatest: Any
+) -> ColumnStatistics | None:
     """Zeros need no care: in the log, each bound of zero has the safe sign."""
-    if not (isinstance(least, float) and isinstance(greatest, float)):
+    if not (isinstance(lowest, float) and isinstance(greatest, float)):
         return None
-    if math.isnan(least) or math.isnan(greatest):
+    if math.isnan(lowest) or math.isnan(greatest):
         return None
-    return ColumnStatistics(nulls=nulls, kind=kind, least=least, greatest=greatest)
+    return ColumnStatistics(nulls=nulls, kind=kind, least=lowest, greatest=greatest)
 
 
 def _of_decimals(
-    nulls: int, kind: pa.DataType, least: Any, greatest: Any, created_by: str
+    nulls: int, kind: pa.DataType, lowest: Any, greatest: Any, created_by: str
 ) -> ColumnStatistics | None:
     """Decodes unscaled values in two's complement. Arrow hides the bounds of releases that compared
     them as unsigned bytes.
     """
-    if not (isinstance(least, bytes) and isinstance(greatest, bytes)):
+    if not (isinstance(lowest, bytes) and isinstance(greatest, bytes)):
         return None
     if not created_by.startswith(_COMPLETE):
         return None
     values = [
-        _decimal(int.from_bytes(raw, "big", signed=True), kind.scale) for raw in (least, greatest)
+        _decimal(int.from_bytes(raw, "big", signed=True), kind.scale) for raw in (lowest, greatest)
     ]
     if values[0] > values[1]:
         return None

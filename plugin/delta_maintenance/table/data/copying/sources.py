@@ -123,10 +123,10 @@ class CopySource:
         cls,
         opened: Callable[[], BinaryIO],
         spec: DataFileSpec,
-        own: OwnFile,
+        own_file: OwnFile,
         *,
         size: int,
-        least: int,
+        min_bytes: int,
         budget: CopyBudget,
     ) -> CopySource | None:
         """Reads the footer of a file. None if its rows must be decoded.
@@ -160,7 +160,7 @@ class CopySource:
                 Chunk.of(chunk) for group in groups for chunk in group.structs(fields.COLUMNS)
             ]
             sizes = sum(chunk.size for chunk in chunks)
-            if sizes < least * len(groups) or not _is_known(tree, groups):
+            if sizes < min_bytes * len(groups) or not _is_known(tree, groups):
                 return None
             if not all(_is_movable(chunk, end) for chunk in chunks):
                 return None
@@ -170,7 +170,7 @@ class CopySource:
                 return None
             if not _is_consistent(parquet, groups):
                 return None
-            frame = frame_of(tree, parquet, own, complete=complete)
+            frame = frame_of(tree, parquet, own_file, complete=complete)
             tracked = _tracked(parquet.metadata, layout, complete=complete)
             if frame is None:
                 return None
@@ -206,19 +206,21 @@ class FileFrame:
     created_by: bytes
     key_values: Mapping[bytes, bytes | None]
 
-    def joined(self, other: FileFrame) -> FileFrame | None:
+    def joined(self, frame: FileFrame) -> FileFrame | None:
         """Returns the frame of a file with the row groups of both; None if they do not fit."""
-        same = (self.schema, self.column_orders) == (other.schema, other.column_orders)
-        if self.codecs != other.codecs or not (same or (self.is_own and other.is_own)):
+        is_same = (self.schema, self.column_orders) == (frame.schema, frame.column_orders)
+        if self.codecs != frame.codecs or not (is_same or (self.is_own and frame.is_own)):
             return None
         created_by = self.created_by
-        if created_by != other.created_by:
-            both = (created_by, other.created_by)
+        if created_by != frame.created_by:
+            writers = (created_by, frame.created_by)
             # Spark and Hive can be told to convert INT96 of all writers but parquet-mr.
-            if self.int96 or not all(_SOUND_WRITERS.match(name) or name == _OURS for name in both):
+            if self.int96 or not all(
+                _SOUND_WRITERS.match(name) or name == _OURS for name in writers
+            ):
                 return None
             created_by = _OURS
-        ours, theirs = self.key_values, other.key_values
+        ours, theirs = self.key_values, frame.key_values
         if (_SPARK_VERSION in ours) != (_SPARK_VERSION in theirs):
             # Spark 3 rebases early dates of only one of the two files.
             return None
@@ -227,12 +229,12 @@ class FileFrame:
             key_values.setdefault(_SPARK_VERSION, _TODAYS_CALENDAR)
         return replace(
             self,
-            version=max(self.version, other.version),
+            version=max(self.version, frame.version),
             created_by=created_by,
             key_values=key_values,
         )
 
-    def with_encoded(self, own: FileFrame, *, rows: bool) -> FileFrame | None:
+    def with_encoded(self, own_frame: FileFrame, *, rows: bool) -> FileFrame | None:
         """Returns the frame of a file to which columns of row tracking are added, or also `rows`.
 
         `own` is the frame of a file of `DataFileWriter`. None if they do not fit.
@@ -241,7 +243,7 @@ class FileFrame:
             return None
         calendar = {_SPARK_VERSION: _TODAYS_CALENDAR} if self.names_calendar else {}
         added = replace(
-            own,
+            own_frame,
             schema=self.schema,
             column_orders=self.column_orders,
             codecs=self.codecs,
@@ -273,24 +275,24 @@ class OwnFile:
 
 
 def frame_of(
-    tree: Struct, parquet: ParquetInput, own: OwnFile, *, complete: bool
+    tree: Struct, parquet: ParquetInput, own_file: OwnFile, *, complete: bool
 ) -> FileFrame | None:
     """Returns the frame of a source, with the columns of row tracking. None if it has no orders of
     columns to which those of the added ones could be appended.
     """
     count = parquet.metadata.num_columns
-    ours, theirs = own.frame.column_orders, tree.get(fields.COLUMN_ORDERS)
-    wanted = own.schema if complete else own.untracked
-    is_own = _first(ours, count) == theirs and bool(parquet.parquet_schema.equals(wanted))
+    ours, theirs = own_file.frame.column_orders, tree.get(fields.COLUMN_ORDERS)
+    expected = own_file.schema if complete else own_file.untracked
+    is_own = _first(ours, count) == theirs and bool(parquet.parquet_schema.equals(expected))
     frame = _frame(tree, parquet, is_own=is_own)
     if complete:
         return frame
     if is_own:
-        return replace(frame, schema=own.frame.schema, column_orders=ours)
+        return replace(frame, schema=own_file.frame.schema, column_orders=ours)
     if not (isinstance(theirs, ListValue) and isinstance(ours, ListValue)):
         return None
     schema = tree.structs(fields.SCHEMA)
-    added = _elements(own.frame.schema)[-TRACKING_COLUMNS:]
+    added = _elements(own_file.frame.schema)[-TRACKING_COLUMNS:]
     root = schema[0].copy()
     root.put(NUM_CHILDREN, I32, (root.number(NUM_CHILDREN) or 0) + len(added))
     orders = [*theirs.values, *ours.values[-len(added) :]]
@@ -321,9 +323,10 @@ def _tracked(
     if not complete:
         return (False,) * int(metadata.num_row_groups)
     groups = (metadata.row_group(at) for at in range(metadata.num_row_groups))
-    last = range(1, TRACKING_COLUMNS + 1)
+    offsets = range(1, TRACKING_COLUMNS + 1)
     return tuple(
-        all(_has_no_nulls(group.column(group.num_columns - at)) for at in last) for group in groups
+        all(_has_no_nulls(group.column(group.num_columns - at)) for at in offsets)
+        for group in groups
     )
 
 
@@ -362,10 +365,10 @@ def _has_layout(parquet: ParquetInput, layout: DataFileLayout) -> bool:
     Timestamps may be stored as INT96. Such files share a new file only with those of the same
     writer, because it tells some readers whether a time zone was applied.
     """
-    wanted = layout.schema
-    if schema_difference(parquet.schema_in_utc, wanted) is not None:
+    schema = layout.schema
+    if schema_difference(parquet.schema_in_utc, schema) is not None:
         return False
-    if parquet.leaf_paths != leaf_paths(wanted, wanted.names):
+    if parquet.leaf_paths != leaf_paths(schema, schema.names):
         return False
     # Delta Spark declares elements and values of maps as required if they come from an expression
     # that has no nulls. All sources of a new file have the same schema, so it can keep that.
@@ -395,20 +398,20 @@ def _is_movable(chunk: Chunk, end: int) -> bool:
         return False
     ranges = [(chunk.start, chunk.size, MOST_CHUNK), *_indexes(chunk)]
     return all(
-        len(MAGIC) <= start and 0 < size <= most and start + size <= end
-        for start, size, most in ranges
+        len(MAGIC) <= start and 0 < size <= limit and start + size <= end
+        for start, size, limit in ranges
     )
 
 
 def _indexes(chunk: Chunk) -> Iterator[tuple[int, int, int]]:
     """Yields position, size and maximum size of each page index and bloom filter of a chunk."""
-    for most, found in (
+    for limit, index_range in (
         (_MOST_OFFSETS, chunk.range_of(fields.OFFSET_INDEX, fields.OFFSET_INDEX_SIZE, chunk.tree)),
         (MOST_CHUNK, chunk.range_of(fields.COLUMN_INDEX, fields.COLUMN_INDEX_SIZE, chunk.tree)),
         (MOST_CHUNK, chunk.range_of(fields.BLOOM_FILTER, fields.BLOOM_FILTER_SIZE, chunk.metadata)),
     ):
-        if found is not None:
-            yield (*found, most)
+        if index_range is not None:
+            yield (*index_range, limit)
 
 
 def _is_consistent(parquet: ParquetInput, groups: Sequence[Struct]) -> bool:
@@ -429,18 +432,20 @@ def _is_consistent(parquet: ParquetInput, groups: Sequence[Struct]) -> bool:
     )
 
 
-def _agrees(chunk: Chunk, found: pq.ColumnChunkMetaData, rows: int, *, repeats: bool) -> bool:
+def _agrees(
+    chunk: Chunk, column_chunk: pq.ColumnChunkMetaData, rows: int, *, repeats: bool
+) -> bool:
     number = chunk.metadata.number
     values, data = number(fields.NUM_VALUES), number(fields.DATA_PAGE) or 0
-    seen = (
-        found.num_values,
-        found.total_compressed_size,
-        found.data_page_offset,
-        found.dictionary_page_offset or 0,
+    shape = (
+        column_chunk.num_values,
+        column_chunk.total_compressed_size,
+        column_chunk.data_page_offset,
+        column_chunk.dictionary_page_offset or 0,
     )
     return (
-        seen == (values, chunk.size, data, number(fields.DICTIONARY_PAGE) or 0)
-        and (found.num_values >= rows if repeats else found.num_values == rows)
+        shape == (values, chunk.size, data, number(fields.DICTIONARY_PAGE) or 0)
+        and (column_chunk.num_values >= rows if repeats else column_chunk.num_values == rows)
         and chunk.start <= data < chunk.start + chunk.size
     )
 
