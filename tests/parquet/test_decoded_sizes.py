@@ -113,7 +113,7 @@ def test_a_row_in_several_pages_is_as_large_as_its_parts(rows: int, most: int) -
 def test_long_runs_of_levels_are_not_unpacked() -> None:
     count = 1 << 38
     head = [count << 1 >> shift & 127 | 128 for shift in range(0, 42, 7)]
-    found = rows_of(memoryview(bytes([*head[:-1], head[-1] & 127, 1])), count, most=1)
+    found = rows_of(memoryview(bytes([*head[:-1], head[-1] & 127, 1])), count, max_level=1)
     assert (found.begun, found.continues, found.longest) == (0, True, count)
 
 

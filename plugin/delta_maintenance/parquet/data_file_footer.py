@@ -57,20 +57,22 @@ class DataFileFooter:
         """Whether it may take more than `SMALL_FOOTER` bytes of memory."""
         return self._size > _SMALL_BYTES or self._memory(exact_above=1 << 62) > SMALL_FOOTER
 
-    def decoded(self, *, most: int, exact_above: int = SMALL_FOOTER) -> tuple[pq.FileMetaData, int]:
+    def decoded(
+        self, *, max_bytes: int, exact_above: int = SMALL_FOOTER
+    ) -> tuple[pq.FileMetaData, int]:
         """Returns the decoded footer and the memory that it takes at most in bytes.
 
         Its columns are not checked; see `require_readable_columns`. `RefusedError`, before any
-        memory is taken, if that could be more than `most`; `CorruptTableError` for an absurd number
-        of rows; otherwise the errors of pyarrow. Less than `exact_above` may be estimated.
+        memory is taken, if that could be more than `max_bytes`; `CorruptTableError` for an absurd
+        number of rows; otherwise the errors of pyarrow. Less than `exact_above` may be estimated.
         """
-        if self._size * MEMORY_PER_BYTE > most:
-            raise too_large(_WHAT, self._size * MEMORY_PER_BYTE, most=most)
+        if self._size * MEMORY_PER_BYTE > max_bytes:
+            raise too_large(_WHAT, self._size * MEMORY_PER_BYTE, max_bytes=max_bytes)
         if len(self._tail) < self._size:
             self._load(self._size)
-        memory = self._memory(exact_above=exact_above, most=most)
-        if memory > most:
-            raise too_large(_WHAT, memory, most=most)
+        memory = self._memory(exact_above=exact_above, max_bytes=max_bytes)
+        if memory > max_bytes:
+            raise too_large(_WHAT, memory, max_bytes=max_bytes)
         metadata = pq.read_metadata(self._ahead)
         if metadata.num_rows > MOST_ROWS:
             raise CorruptTableError(f"the data file claims to have {metadata.num_rows} rows")
@@ -80,9 +82,9 @@ class DataFileFooter:
         """See the function of this name."""
         require_readable_columns(self._tail, schema)
 
-    def _memory(self, *, exact_above: int, most: int = 1 << 62) -> int:
+    def _memory(self, *, exact_above: int, max_bytes: int = 1 << 62) -> int:
         footer = self._tail[-self._size : -END_BYTES]
-        return footer_memory(footer, exact_above=exact_above, most=most)
+        return footer_memory(footer, exact_above=exact_above, max_bytes=max_bytes)
 
     def _load(self, size: int) -> None:
         start, end = self.file_size - size, self.file_size

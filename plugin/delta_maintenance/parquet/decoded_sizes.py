@@ -126,20 +126,22 @@ def leaf_sizes(
     *,
     exact: bool = False,
     start: bool = False,
-    most: int = READING_BYTES,
+    max_bytes: int = READING_BYTES,
 ) -> LeafSizes:
     """Computes the sizes of a column from its page headers and its dictionary.
 
     With `exact`, the pages of repeated values and of texts are decompressed. With `start`, only the
-    first page with values is examined. `RefusedError` for pages of more than `most` bytes,
+    first page with values is examined. `RefusedError` for pages of more than `max_bytes`,
     `MalformedPageError` for invalid ones.
     """
     sums = _Sums(leaf, exact=exact)
     try:
         for page in pages_of(chunk, values=leaf.chunk.num_values):
             size = max(page.size, page.stored)
-            if size > most:
-                raise too_large(f"a page of the column {leaf.column.path}", size, most=most)
+            if size > max_bytes:
+                raise too_large(
+                    f"a page of the column {leaf.column.path}", size, max_bytes=max_bytes
+                )
             sums.add(chunk, page)
             if start and sums.has_values:
                 break
@@ -154,36 +156,37 @@ def rows_together(
     rows: int,
     most_rows: int,
     likely: int,
-    most: int = READING_BYTES,
+    max_bytes: int = READING_BYTES,
 ) -> int:
     """Returns how many of `rows` rows may be decoded together, 0 if not even one row may be.
 
     `sizes` are those of all columns. These rows likely take at most `likely` bytes, and fit in
-    `most` bytes in any case.
+    `max_bytes` in any case.
     """
-    left = most - sum(each.held for each in sizes)
-    expected = sum(each.expected for each in sizes) / max(rows, 1)
+    remaining = max_bytes - sum(leaf.held for leaf in sizes)
+    expected = sum(leaf.expected for leaf in sizes) / max(rows, 1)
     count = max(1, min(most_rows, int(likely / max(expected, 1))))
-    while count and sum(each.within(count) for each in sizes) > left:
+    while count and sum(leaf.within(count) for leaf in sizes) > remaining:
         count //= 2
     return count
 
 
 def one_row(sizes: Iterable[LeafSizes]) -> int:
     """Returns the maximum memory for decoding one row of these columns in bytes."""
-    return int(sum(each.held + each.within(1) for each in sizes))
+    return int(sum(leaf.held + leaf.within(1) for leaf in sizes))
 
 
 def require_row(size: int) -> None:
     """Raises `RefusedError` for a row of this size in bytes."""
     if size > MOST_ROW:
-        raise too_large("a row of the data file", size, most=MOST_ROW)
+        raise too_large("a row of the data file", size, max_bytes=MOST_ROW)
 
 
-def too_large(what: str, size: int, *, most: int) -> RefusedError:
-    """Returns the error for a part of a data file that takes more than `most` bytes of memory."""
+def too_large(subject: str, size: int, *, max_bytes: int) -> RefusedError:
+    """Returns the error for a part of a data file that needs more than `max_bytes` of memory."""
     return RefusedError(
-        f"{what} may take {size} bytes of memory, and this release decodes at most {most} together",
+        f"{subject} may take {size} bytes of memory, and this release decodes at most {max_bytes} "
+        "together",
         remedy="rewrite the file with smaller values or pages, with the engine that wrote it",
     )
 
@@ -225,17 +228,17 @@ class _Sums:
         return len(self._total) > 0
 
     def result(self) -> LeafSizes:
-        total, most = np.array(self._total), np.array(self._most)
-        first, last = np.array(self._first, np.int64), np.array(self._last, np.int64)
+        total, largest = np.array(self._total), np.array(self._most)
+        first_rows, last_rows = np.array(self._first, np.int64), np.array(self._last, np.int64)
         if not self._rows_known:
             # All values could belong to one row.
-            first, total = first[:1] * 0, np.array([total.sum()])[: len(total)]
-            most, last = total, first
+            first_rows, total = first_rows[:1] * 0, np.array([total.sum()])[: len(total)]
+            largest, last_rows = total, first_rows
         return LeafSizes(
-            first=first,
-            last=last,
+            first=first_rows,
+            last=last_rows,
             total=total,
-            most=most,
+            most=largest,
             expected=self._expected,
             held=self._page + 2 * self._dictionary,
             dictionary=self._dictionary,
@@ -254,19 +257,19 @@ class _Sums:
         if not exact or not (texts or self._repeats):
             return None, None
         try:
-            separate, rest = page.body(chunk, codec)
+            separate, body = page.body(chunk, codec)
         except (pa.ArrowException, ValueError, OSError):
             # Damage, which Arrow reports, or a codec without a separate decompressor.
             return None, None
         column = self._leaf.column
         if page.levels is not None:
-            return separate[: page.levels[0]], rest
-        parts = []
-        for most in (column.max_repetition_level, column.max_definition_level):
-            size = int.from_bytes(rest[:4], "little") if most else 0
-            parts.append(rest[4 : 4 + size])
-            rest = rest[4 + size :] if most else rest
-        return (parts[0], rest) if page.has_rle_levels else (None, None)
+            return separate[: page.levels[0]], body
+        levels = []
+        for max_level in (column.max_repetition_level, column.max_definition_level):
+            size = int.from_bytes(body[:4], "little") if max_level else 0
+            levels.append(body[4 : 4 + size])
+            body = body[4 + size :] if max_level else body
+        return (levels[0], body) if page.has_rle_levels else (None, None)
 
     def _sizes(self, page: Page, values: memoryview | None) -> tuple[float, float]:
         """Returns the maximum size of the values of a page and of one value in bytes."""
@@ -295,29 +298,37 @@ class _Sums:
         return total + count * _OVERHEAD, longest + _OVERHEAD
 
     def _count(self, page: Page, levels: memoryview | None, total: float, largest: float) -> None:
-        begun, longest, first = page.values, 1, self._row
+        begun, longest, first_row = page.values, 1, self._row
         if self._repeats:
             longest = page.values
             try:
-                most = self._leaf.column.max_repetition_level
-                rows = None if levels is None else rows_of(levels, page.values, most=most)
+                largest_total = self._leaf.column.max_repetition_level
+                rows = (
+                    None
+                    if levels is None
+                    else rows_of(levels, page.values, max_level=largest_total)
+                )
             except MalformedPageError:
                 rows = None
             self._rows_known &= rows is not None
             if rows is not None:
                 begun, longest = rows.begun, rows.longest
-                first -= rows.continues and first > 0
+                first_row -= rows.continues and first_row > 0
         self._row += begun
         # A page in which no row begins, at the start of a column, is malformed.
-        last = max(self._row - 1, first)
-        most = min(total, longest * largest)
+        last_row = max(self._row - 1, first_row)
+        largest_total = min(total, longest * largest)
         if self._total and self._total[-1] + total < _SMALL:
             # Many small pages take less memory as one.
             self._total[-1] += total
-            self._most[-1] = most + self._most[-1] if self._repeats else max(most, self._most[-1])
-            self._last[-1] = last
+            self._most[-1] = (
+                largest_total + self._most[-1]
+                if self._repeats
+                else max(largest_total, self._most[-1])
+            )
+            self._last[-1] = last_row
             return
-        self._first.append(first)
-        self._last.append(last)
+        self._first.append(first_row)
+        self._last.append(last_row)
         self._total.append(total)
-        self._most.append(most)
+        self._most.append(largest_total)

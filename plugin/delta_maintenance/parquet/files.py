@@ -92,7 +92,9 @@ class ReadAhead(FileForArrow):
         """Reads these ranges into memory, in place of earlier ones. Ranges that are not in the file
         are left out, so that Arrow reports them.
         """
-        stored = [each for each in ranges if 0 <= each[0] < each[1] <= self._size]
+        stored = [
+            byte_range for byte_range in ranges if 0 <= byte_range[0] < byte_range[1] <= self._size
+        ]
         self._starts, self._parts = [], []
         for start, end in joined_ranges(stored, gap=_GAP):
             self._file.seek(start)
@@ -101,11 +103,11 @@ class ReadAhead(FileForArrow):
 
     def held(self, start: int, end: int) -> memoryview | None:
         """Returns the bytes from a position to another one; None if they are not in memory."""
-        part = bisect_right(self._starts, start) - 1
-        if part < 0 or end > self._starts[part] + len(self._parts[part]):
+        index = bisect_right(self._starts, start) - 1
+        if index < 0 or end > self._starts[index] + len(self._parts[index]):
             return None
-        first = self._starts[part]
-        return self._parts[part][start - first : end - first]
+        part_start = self._starts[index]
+        return self._parts[index][start - part_start : end - part_start]
 
     def _between(self, start: int, end: int) -> bytes | memoryview:
         """See `FileForArrow`. Bytes that are not in memory are read from the file."""

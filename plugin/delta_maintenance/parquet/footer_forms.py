@@ -79,20 +79,20 @@ class FooterValues:
             return None
         at, shift = self.starts[place].copy(), 0
         value = np.zeros(len(at), np.int64)
-        more = np.ones(len(at), np.bool_)
-        while more.any():
+        continues = np.ones(len(at), np.bool_)
+        while continues.any():
             byte = self.data[at].astype(np.int64)
-            value |= np.where(more, (byte & 127) << shift, 0)
-            more &= byte > 127
+            value |= np.where(continues, (byte & 127) << shift, 0)
+            continues &= byte > 127
             at += 1
             shift += 7
         return (value >> 1) ^ -(value & 1)
 
     def fixed(self, place: Place, kind: str) -> npt.NDArray[np.generic]:
         """Returns a text of each footer as a number of a fixed size, such as `<i4`."""
-        wanted = np.dtype(kind)
-        at = self.starts[place][:, None] + np.arange(wanted.itemsize)
-        return np.ascontiguousarray(self.data[at]).view(wanted).ravel()
+        target = np.dtype(kind)
+        at = self.starts[place][:, None] + np.arange(target.itemsize)
+        return np.ascontiguousarray(self.data[at]).view(target).ravel()
 
     def texts(self, place: Place) -> list[bytes]:
         """Returns a text of each footer."""
@@ -123,59 +123,59 @@ class FooterForm:
         form._equal(b"")
         return form if end == len(footer) else None
 
-    def read(self, found: Sequence[bytes]) -> FooterValues:
+    def read(self, footers: Sequence[bytes]) -> FooterValues:
         """Compares footers with the form, and locates their values."""
-        lengths = np.array([len(each) for each in found], np.int64)
+        lengths = np.array([len(footer) for footer in footers], np.int64)
         ends = np.cumsum(lengths)
         # After the last byte, no step reaches further than the size of this form.
-        data = np.frombuffer(b"".join([*found, bytes(self._size + 16)]), np.uint8)
-        last = int(ends[-1])
+        data = np.frombuffer(b"".join([*footers, bytes(self._size + 16)]), np.uint8)
+        data_end = int(ends[-1])
         after = np.arange(1, len(data) + 1, dtype=np.int32)
         # The end of a varint is after its first byte below 128.
         after[data > 127] = len(data)
         after = np.minimum.accumulate(after[::-1])[::-1]
         at = ends - lengths
-        matched = np.ones(len(found), np.bool_)
+        matched = np.ones(len(footers), np.bool_)
         starts: dict[Place, Numbers] = {}
         sizes: dict[Place, Numbers] = {}
-        for kind, what, place in self._steps:
-            if isinstance(what, np.ndarray):
-                if len(what) == 1:
-                    matched &= data[at] == what[0]
+        for kind, step, place in self._steps:
+            if isinstance(step, np.ndarray):
+                if len(step) == 1:
+                    matched &= data[at] == step[0]
                 else:
-                    matched &= (data[at[:, None] + np.arange(len(what))] == what).all(axis=1)
-                at = at + len(what)
+                    matched &= (data[at[:, None] + np.arange(len(step))] == step).all(axis=1)
+                at = at + len(step)
                 continue
             starts[place] = at
             if kind == "number":
                 end = after[at]
                 matched &= end - at <= _MOST_BITS // 7
-                at = np.minimum(end, last).astype(np.int64)
+                at = np.minimum(end, data_end).astype(np.int64)
                 continue
-            length = np.full(len(at), what)
+            length = np.full(len(at), step)
             if kind == "text":
                 # A longer one, of three bytes, is one of another form.
-                first, second = data[at].astype(np.int64), data[at + 1].astype(np.int64)
-                is_long = first > 127
-                matched &= ~is_long | (second < 128)
-                length = np.where(is_long, (first & 127) | (second << 7), first)
+                low_byte, high_byte = data[at].astype(np.int64), data[at + 1].astype(np.int64)
+                is_long = low_byte > 127
+                matched &= ~is_long | (high_byte < 128)
+                length = np.where(is_long, (low_byte & 127) | (high_byte << 7), low_byte)
                 starts[place] = at = at + 1 + is_long
             sizes[place] = length
-            at = np.minimum(at + length, last)
+            at = np.minimum(at + length, data_end)
         matched &= at == ends
         return FooterValues(
             matched=matched,
             data=data,
-            starts={place: each[matched] for place, each in starts.items()},
-            sizes={place: each[matched] for place, each in sizes.items()},
+            starts={place: footer[matched] for place, footer in starts.items()},
+            sizes={place: footer[matched] for place, footer in sizes.items()},
         )
 
-    def _equal(self, more: bytes) -> None:
+    def _equal(self, constant: bytes) -> None:
         """Adds bytes that are the same in all footers; without any, ends those before."""
-        if not more and self._pending:
+        if not constant and self._pending:
             self._steps.append(("equal", np.frombuffer(self._pending, np.uint8), ()))
             self._pending = b""
-        self._pending += more
+        self._pending += constant
 
     def _step(self, kind: str, place: Place, size: int = 0) -> None:
         self._equal(b"")

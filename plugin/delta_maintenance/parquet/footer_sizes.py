@@ -34,9 +34,9 @@ MEMORY_PER_BYTE = 4
 _MOST_DEPTH = 16
 
 
-def footer_memory(footer: bytes, *, exact_above: int, most: int = 1 << 62) -> int:
+def footer_memory(footer: bytes, *, exact_above: int, max_bytes: int = 1 << 62) -> int:
     """Returns the maximum memory of a decoded footer in bytes; larger than needed, up to
-    `exact_above`. Counting ends above `most`.
+    `exact_above`. Counting ends above `max_bytes`.
 
     `footer` are its bytes, without its length and the magic number. Invalid bytes, which pyarrow
     reports, count up to their position.
@@ -46,7 +46,7 @@ def footer_memory(footer: bytes, *, exact_above: int, most: int = 1 << 62) -> in
     rough += _STRUCTS[2,] * _elements_of_schema(footer)
     if rough <= exact_above:
         return rough
-    sizes = _Sizes(footer, most)
+    sizes = _Sizes(footer, max_bytes)
     with suppress(IndexError, MalformedThriftError, _EnoughError):
         sizes.fields(0, (), _MOST_DEPTH)
     return sizes.found + MEMORY_PER_BYTE * len(footer)
@@ -69,9 +69,9 @@ class _EnoughError(Exception):
 class _Sizes:
     """One pass over a footer."""
 
-    def __init__(self, data: bytes, most: int) -> None:
+    def __init__(self, data: bytes, max_bytes: int) -> None:
         self._data = data
-        self._most = most
+        self._most = max_bytes
         self.found = 0
 
     def fields(self, at: int, path: tuple[int, ...], depth: int) -> int:

@@ -236,8 +236,8 @@ class _FooterCheck:
 
     def _column_metadata(self, kind: int, at: int) -> int | None:
         # The number of columns is compared at the end of the row group.
-        known = kind == STRUCT and self._leaf < len(self._leaves)
-        return self._fields(at, self._of_column_metadata) if known else None
+        is_known = kind == STRUCT and self._leaf < len(self._leaves)
+        return self._fields(at, self._of_column_metadata) if is_known else None
 
     @property
     def _column_schema(self) -> pq.ColumnSchema:
@@ -260,15 +260,15 @@ class _FooterCheck:
 
     def _old_bound(self, kind: int, at: int) -> int | None:
         """Checks that a minimum or maximum is complete or empty."""
-        return self._bound(kind, at, least=1)
+        return self._bound(kind, at, minimum=1)
 
-    def _bound(self, kind: int, at: int, *, least: int = 0) -> int | None:
+    def _bound(self, kind: int, at: int, *, minimum: int = 0) -> int | None:
         """Checks that a minimum or maximum is complete, if it has at least so many bytes."""
         if kind == BINARY:
             length, _ = varint(self._data, at)
             column = self._column_schema
             width = _WIDTHS.get(column.physical_type, column.length)
-            if least <= length < width:
+            if minimum <= length < width:
                 raise pa.ArrowInvalid("a column of the file has truncated statistics")
         return None
 
@@ -286,11 +286,11 @@ class _FooterCheck:
     def _definition_levels(self, kind: int, at: int) -> int | None:
         return self._levels(kind, at, self._column_schema.max_definition_level)
 
-    def _levels(self, kind: int, at: int, most: int) -> int | None:
+    def _levels(self, kind: int, at: int, max_level: int) -> int | None:
         """Checks that a histogram has an entry for every level, or none."""
         if kind == LIST:
             count, _, _ = list_head(self._data, at)
-            if count not in (0, most + 1):
+            if count not in (0, max_level + 1):
                 raise pa.ArrowInvalid("a column of the file has statistics of other levels")
         return None
 

@@ -64,9 +64,11 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
                 f"its footer has {footer_size(tail)} bytes", remedy=limits.remedy()
             )
         tail = _tail(source, size, footer_size(tail))
-    most = limits.decoded_footer_bytes
-    memory = footer_memory(tail[-footer_size(tail) : -END_BYTES], exact_above=most, most=most)
-    if memory > most:
+    max_bytes = limits.decoded_footer_bytes
+    memory = footer_memory(
+        tail[-footer_size(tail) : -END_BYTES], exact_above=max_bytes, max_bytes=max_bytes
+    )
+    if memory > max_bytes:
         raise OversizedFileError(
             f"its footer may take {memory} bytes of memory", remedy=limits.remedy()
         )
@@ -102,7 +104,7 @@ def guarded_batches(
     """
     size = source.seek(0, io.SEEK_END)
     leaves = _leaves(metadata, columns, range(metadata.num_columns) if among is None else among)
-    left = limits.decoded_bytes(size)
+    remaining = limits.decoded_bytes(size)
     for groups in _slices(metadata, row_groups, leaves):
         chunks = [_chunk(metadata, group, leaf) for group in groups for leaf in leaves]
         stored = _Stored.load(source, size, chunks, limits)
@@ -116,8 +118,8 @@ def guarded_batches(
         )
         for batch in _join_batches(decoded, min(_BATCH_BYTES, limits.batch_bytes) // 2):
             expanded = _without_dictionaries(batch)
-            left -= expanded.nbytes
-            if left < 0:
+            remaining -= expanded.nbytes
+            if remaining < 0:
                 raise OversizedFileError(
                     f"its {size} bytes decode to more than {limits.decoded_bytes(size)} bytes",
                     remedy=limits.remedy(),
@@ -169,9 +171,9 @@ def _leaves(metadata: pq.FileMetaData, columns: Sequence[str], among: Iterable[i
     """Returns the leaf columns below the named ones."""
     schema = metadata.schema
     prefixes = tuple(f"{column}." for column in columns)
-    wanted = set(columns)
+    names = set(columns)
     paths = ((leaf, schema.column(leaf).path) for leaf in among)
-    return [leaf for leaf, path in paths if path in wanted or path.startswith(prefixes)]
+    return [leaf for leaf, path in paths if path in names or path.startswith(prefixes)]
 
 
 def _slices(
@@ -182,12 +184,12 @@ def _slices(
     size = 0
     for group in groups:
         row_group = metadata.row_group(group)
-        more = sum(row_group.column(leaf).total_compressed_size for leaf in leaves)
-        if together and size + more > _SLICE_BYTES:
+        stored_bytes = sum(row_group.column(leaf).total_compressed_size for leaf in leaves)
+        if together and size + stored_bytes > _SLICE_BYTES:
             yield together
             together, size = [], 0
         together.append(group)
-        size += more
+        size += stored_bytes
     if together:
         yield together
 
@@ -274,7 +276,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _join_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+def _join_batches(batches: Iterable[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
     """Joins small batches: rows that could be large often are not."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
@@ -282,7 +284,7 @@ def _join_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.R
         waiting.append(batch)
         rows += batch.num_rows
         size += batch.nbytes
-        if rows >= _BATCH_ROWS or size >= most:
+        if rows >= _BATCH_ROWS or size >= max_bytes:
             yield from _one(waiting)
             waiting, rows, size = [], 0, 0
     yield from _one(waiting)
@@ -309,8 +311,10 @@ class _Stored(FileForArrow):
         """Reads the chunks, each of which is completely in the file."""
         if any(not 0 <= chunk.start <= chunk.end <= size for chunk in chunks):
             raise ValueError("a column is outside the file")
-        wanted = [(chunk.start, min(chunk.end + _OLD_WRITERS_PADDING, size)) for chunk in chunks]
-        spans = joined_ranges(wanted, gap=_CLOSE)
+        byte_ranges = [
+            (chunk.start, min(chunk.end + _OLD_WRITERS_PADDING, size)) for chunk in chunks
+        ]
+        spans = joined_ranges(byte_ranges, gap=_CLOSE)
         if sum(end - start for start, end in spans) > limits.log_memory // 4:
             raise _oversized_error("a compressed row group is too large for memory", limits)
         ranges = []
@@ -324,7 +328,7 @@ class _Stored(FileForArrow):
         return self._between(start, min(end, self._size))
 
     def _between(self, start: int, end: int) -> memoryview:
-        for first, data in self._ranges:
-            if first <= start and end <= first + len(data):
-                return data[start - first : end - first]
+        for range_start, data in self._ranges:
+            if range_start <= start and end <= range_start + len(data):
+                return data[start - range_start : end - range_start]
         raise ValueError("a column is not at the position in the footer")

@@ -42,16 +42,16 @@ def leaves_with_nan(rows: pa.RecordBatch | pa.Table, schema: pa.Schema) -> froze
     of the rows.
     """
     nan_leaves: set[int] = set()
-    first = 0
+    leaf = 0
     for field in schema:
         count = sum(1 for _ in _leaf_types(field.type))
         if rows.schema.get_field_index(field.name) >= 0 and _has_floats(field.type):
             column = rows.column(field.name)
             for chunk in getattr(column, "chunks", [column]):
                 nan_leaves.update(
-                    first + at for at, has_nan in enumerate(_has_nan(chunk)) if has_nan
+                    leaf + at for at, has_nan in enumerate(_has_nan(chunk)) if has_nan
                 )
-        first += count
+        leaf += count
     return frozenset(nan_leaves)
 
 
@@ -129,9 +129,9 @@ def _has_nan(values: pa.Array) -> list[bool]:
     """Returns for each leaf of an array whether any value is NaN."""
     kind = values.type
     if pa.types.is_struct(kind):
-        return [each for at in range(kind.num_fields) for each in _has_nan(values.field(at))]
+        return [has_nan for at in range(kind.num_fields) for has_nan in _has_nan(values.field(at))]
     if pa.types.is_nested(kind):
-        first, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
-        parts = (values.keys, values.items) if pa.types.is_map(kind) else (values.values,)
-        return [each for part in parts for each in _has_nan(part[first:end])]
+        begin, end = values.offsets[0].as_py(), values.offsets[-1].as_py()
+        pieces = (values.keys, values.items) if pa.types.is_map(kind) else (values.values,)
+        return [has_nan for piece in pieces for has_nan in _has_nan(piece[begin:end])]
     return [bool(pa.types.is_floating(kind) and pc.any(pc.is_nan(values)).as_py())]

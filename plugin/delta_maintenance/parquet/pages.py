@@ -135,8 +135,8 @@ def pages_of(chunk: PageBytes, *, values: int) -> Iterator[Page]:
 
     `MalformedPageError` for invalid or truncated headers.
     """
-    at = seen = 0
-    while seen < values:
+    at = values_before = 0
+    while values_before < values:
         header, at = _header(chunk, at)
         kind, size, stored = (_size(header, field) for field in (1, 2, 3))
         if at + stored > len(chunk):
@@ -151,7 +151,7 @@ def pages_of(chunk: PageBytes, *, values: int) -> Iterator[Page]:
             compressed = inner.get(7) is not False
             if sum(levels) > min(size, stored):
                 raise MalformedPageError("the levels of a page are longer than the page")
-        seen += 0 if kind == _DICTIONARY_PAGE else count
+        values_before += 0 if kind == _DICTIONARY_PAGE else count
         yield Page(
             header=header,
             is_dictionary=kind == _DICTIONARY_PAGE,
@@ -209,15 +209,15 @@ def longest_entry(chunk: PageBytes, page: Page, codec: str) -> int:
 
     Each text is stored as its length in four bytes, followed by its bytes.
     """
-    most = most_of_entry(page)
-    if most <= SMALL_ENTRY or not 0 < page.values <= page.size // 4:
-        return most
+    longest = most_of_entry(page)
+    if longest <= SMALL_ENTRY or not 0 < page.values <= page.size // 4:
+        return longest
     try:
         _, body = page.body(chunk, codec)
     except (pa.ArrowException, ValueError, OSError):
         # pyarrow has no separate decompressor for this codec; the size of the dictionary is an
         # upper bound.
-        return most
+        return longest
     return longest_text(body)
 
 
@@ -283,12 +283,12 @@ class PageRows:
         return self
 
 
-def rows_of(levels: memoryview, count: int, *, most: int) -> PageRows:
+def rows_of(levels: memoryview, count: int, *, max_level: int) -> PageRows:
     """Counts the rows in the `count` repetition levels of a page.
 
-    `most` is the maximum repetition level of the column. `MalformedPageError` for other bytes.
+    `max_level` is the maximum repetition level of the column. `MalformedPageError` for other bytes.
     """
-    page_rows, width, at = PageRows(), most.bit_length(), 0
+    page_rows, width, at = PageRows(), max_level.bit_length(), 0
     while count > 0:
         head, at = _varint(levels, at)
         if not head & 1:
@@ -300,13 +300,17 @@ def rows_of(levels: memoryview, count: int, *, most: int) -> PageRows:
             continue
         groups = head >> 1
         while groups and count > 0:
-            taken = min(groups, _PACKED_GROUPS)
-            packed = np.frombuffer(levels[at : at + taken * width], np.uint8)
+            group_count = min(groups, _PACKED_GROUPS)
+            packed = np.frombuffer(levels[at : at + group_count * width], np.uint8)
             if not len(packed):
                 raise MalformedPageError("the levels of a page are truncated")
-            bits = np.unpackbits(packed, bitorder="little", count=taken * 8 * width)
+            bits = np.unpackbits(packed, bitorder="little", count=group_count * 8 * width)
             page_rows.add_levels((bits.reshape(-1, width).max(axis=1) == 0)[:count])
-            at, groups, count = at + taken * width, groups - taken, count - taken * 8
+            at, groups, count = (
+                at + group_count * width,
+                groups - group_count,
+                count - group_count * 8,
+            )
     return page_rows.finished()
 
 
@@ -338,37 +342,46 @@ def delta_integers(data: memoryview) -> tuple[npt.NDArray[np.int64], int]:
     than the limit of a page.
     """
     block, at = _varint(data, 0)
-    parts, at = _varint(data, at)
+    miniblocks, at = _varint(data, at)
     count, at = _varint(data, at)
-    first, at = _zigzag(data, at)
-    if not 0 < parts <= block or block % parts or (block // parts) % 8 or count > _MOST_LENGTHS:
+    first_value, at = _zigzag(data, at)
+    if (
+        not 0 < miniblocks <= block
+        or block % miniblocks
+        or (block // miniblocks) % 8
+        or count > _MOST_LENGTHS
+    ):
         raise MalformedPageError("a page has invalid lengths")
-    each = block // parts
-    widths, starts, least = [], [], []
+    block_values = block // miniblocks
+    widths, starts, smallest_deltas = [], [], []
     missing = count - 1
     while missing > 0:
         smallest, at = _zigzag(data, at)
-        stated = data[at : at + parts].tolist()
-        at += parts
-        for width in stated[: -(-min(missing, block) // each)]:
+        stated = data[at : at + miniblocks].tolist()
+        at += miniblocks
+        for width in stated[: -(-min(missing, block) // block_values)]:
             widths.append(width)
             starts.append(at)
-            least.append(smallest)
-            at += width * each // 8
+            smallest_deltas.append(smallest)
+            at += width * block_values // 8
         missing -= block
-    if at > len(data) or max(widths, default=0) > 64 or len(widths) * each > 2 * _MOST_LENGTHS:
+    if (
+        at > len(data)
+        or max(widths, default=0) > 64
+        or len(widths) * block_values > 2 * _MOST_LENGTHS
+    ):
         raise MalformedPageError("the lengths of a page are truncated")
     values = np.empty(max(count, 0), np.int64)
     if count:
-        deltas = np.zeros((len(widths), each), np.int64)
+        deltas = np.zeros((len(widths), block_values), np.int64)
         for width in set(widths) - {0}:
-            chosen = [number for number, found in enumerate(widths) if found == width]
+            chosen = [number for number, other_width in enumerate(widths) if other_width == width]
             deltas[chosen] = _unpack_numbers(
-                data, [starts[number] for number in chosen], width, each
+                data, [starts[number] for number in chosen], width, block_values
             )
-        deltas += np.array(least, np.int64)[:, None]
-        values[0] = first
-        values[1:] = first + np.cumsum(deltas.reshape(-1)[: count - 1])
+        deltas += np.array(smallest_deltas, np.int64)[:, None]
+        values[0] = first_value
+        values[1:] = first_value + np.cumsum(deltas.reshape(-1)[: count - 1])
         if values.min() < 0 or values.max() >= 1 << 31:
             raise MalformedPageError("a page has invalid lengths")
     return values, at
@@ -409,35 +422,35 @@ def _header(data: PageBytes, at: int) -> tuple[dict[int, object], int]:
 def _fields(
     data: PageBytes, at: int, *, inner_headers: bool = False
 ) -> tuple[dict[int, object], int]:
-    found: dict[int, object] = {}
+    fields: dict[int, object] = {}
     number = 0
     while data[at] != STOP:
         number, kind, at = field_head(data, at, number)
         if TRUE <= kind <= FALSE:
-            found[number] = kind == TRUE
+            fields[number] = kind == TRUE
         elif I16 <= kind <= I64:
-            found[number], at = zigzag(data, at)
+            fields[number], at = zigzag(data, at)
         elif kind == STRUCT and inner_headers:
-            found[number], at = _fields(data, at)
+            fields[number], at = _fields(data, at)
         else:
             at = skip(data, at, kind)
-    return found, at + 1
+    return fields, at + 1
 
 
 def _unpack_numbers(
-    data: memoryview, starts: list[int], width: int, each: int
+    data: memoryview, starts: list[int], width: int, count: int
 ) -> npt.NDArray[np.int64]:
-    """Unpacks `each` numbers of `width` bits from each of these positions."""
+    """Unpacks `count` numbers of `width` bits from each of these positions."""
     stored = np.frombuffer(data, np.uint8)
-    found = np.empty((len(starts), each), np.int64)
-    step = max(1, _UNPACKED // each)
-    for first in range(0, len(starts), step):
-        at = np.array(starts[first : first + step])[:, None] + np.arange(width * each // 8)
-        bits = np.unpackbits(stored[at], axis=1, bitorder="little").reshape(-1, each, width)
+    numbers_read = np.empty((len(starts), count), np.int64)
+    step = max(1, _UNPACKED // count)
+    for start in range(0, len(starts), step):
+        at = np.array(starts[start : start + step])[:, None] + np.arange(width * count // 8)
+        bits = np.unpackbits(stored[at], axis=1, bitorder="little").reshape(-1, count, width)
         wide = np.pad(bits, ((0, 0), (0, 0), (0, 64 - width)))
         numbers = np.packbits(wide, axis=2, bitorder="little").view(np.int64)
-        found[first : first + step] = numbers[:, :, 0]
-    return found
+        numbers_read[start : start + step] = numbers[:, :, 0]
+    return numbers_read
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

@@ -62,17 +62,17 @@ class CopiedChunk:
                 tree.put(size, I32, len(data))
                 yield data
 
-    def has_metadata(self, file: BinaryIO, tree: Struct, found: pq.ColumnChunkMetaData) -> bool:
-        """Whether the column chunk `tree` of the new file, which Arrow parsed as `found`, has the
+    def has_metadata(self, file: BinaryIO, tree: Struct, stored: pq.ColumnChunkMetaData) -> bool:
+        """Whether the column chunk `tree` of the new file, which Arrow parsed as `stored`, has the
         metadata and indexes of the source.
         """
         chunk, source = Chunk.of(tree), self.source
-        start = found.dictionary_page_offset or found.data_page_offset
+        start = stored.dictionary_page_offset or stored.data_page_offset
         first_page = (source.metadata.number(fields.DATA_PAGE) or 0) - source.start
         return (
             _without_offsets(tree) == _without_offsets(source.tree)
-            and (start, found.total_compressed_size) == (chunk.start, source.size)
-            and found.data_page_offset - start == first_page
+            and (start, stored.total_compressed_size) == (chunk.start, source.size)
+            and stored.data_page_offset - start == first_page
             and self._has_indexes(file, chunk)
         )
 
@@ -98,7 +98,9 @@ class CopiedChunk:
                 written, self.source.start - Chunk.of(self.tree).start
             ):
                 return False
-            locations = [each.number(_PAGE_OFFSET) or 0 for each in index.structs(_PAGE_LOCATIONS)]
+            locations = [
+                location.number(_PAGE_OFFSET) or 0 for location in index.structs(_PAGE_LOCATIONS)
+            ]
             if any(not chunk.start <= at < chunk.start + chunk.size for at in locations):
                 return False
         for data, tree, at, size in (
@@ -175,9 +177,9 @@ def _move_pages(index: Struct, distance: int) -> Struct:
         moved = location.copy()
         moved.put(_PAGE_OFFSET, I64, (location.number(_PAGE_OFFSET) or 0) + distance)
         locations.append(moved)
-    found = index.copy()
-    found.put(_PAGE_LOCATIONS, LIST, ListValue(STRUCT, list(locations)))
-    return found
+    moved_index = index.copy()
+    moved_index.put(_PAGE_LOCATIONS, LIST, ListValue(STRUCT, list(locations)))
+    return moved_index
 
 
 def _without_offsets(tree: Struct) -> tuple[Struct, Struct]:

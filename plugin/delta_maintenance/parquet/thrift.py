@@ -42,8 +42,8 @@ class Struct:
 
     def get(self, number: int) -> Value:
         """Returns the value of a field, None if it is absent."""
-        found = self.fields.get(number)
-        return None if found is None else found[1]
+        field = self.fields.get(number)
+        return None if field is None else field[1]
 
     def number(self, number: int) -> int | None:
         """Returns the value of an integer field, None if it is absent."""
@@ -59,7 +59,7 @@ class Struct:
             return []
         if not isinstance(value, ListValue) or value.element != STRUCT:
             raise MalformedThriftError(f"the field {number} is not a list of structs")
-        return [each for each in value.values if isinstance(each, Struct)]
+        return [item for item in value.values if isinstance(item, Struct)]
 
     def put(self, number: int, kind: int, value: Value) -> None:
         """Sets a field."""
@@ -201,11 +201,11 @@ def with_edited_structs(data: bytes, number: int, edit: Callable[[int, Struct], 
     `edit` takes the place of a struct in the list, and the struct. One struct is held at a time.
     `MalformedThriftError` for invalid bytes, or if there is no such field.
     """
-    found = at = 0
+    field_number = at = 0
     try:
         while data[at] != STOP:
-            found, kind, at = field_head(data, at, found)
-            if found != number:
+            field_number, kind, at = field_head(data, at, field_number)
+            if field_number != number:
                 at = skip(data, at, kind)
                 continue
             count, element, at = list_head(data, at)
@@ -235,16 +235,16 @@ def list_head(data: ByteSequence, at: int) -> tuple[int, int, int]:
 def _struct(data: bytes | memoryview, at: int, depth: int) -> tuple[Struct, int]:
     if not depth:
         raise MalformedThriftError("structs are nested too deeply")
-    found = Struct()
+    struct = Struct()
     number = 0
     while data[at] != STOP:
         number, kind, at = field_head(data, at, number)
         if kind in (TRUE, FALSE):
-            found.fields[number] = kind, kind == TRUE
+            struct.fields[number] = kind, kind == TRUE
             continue
         value, at = _value(data, at, kind, depth)
-        found.fields[number] = kind, value
-    return found, at + 1
+        struct.fields[number] = kind, value
+    return struct, at + 1
 
 
 def _value(data: bytes | memoryview, at: int, kind: int, depth: int) -> tuple[Value, int]:
@@ -275,25 +275,25 @@ def _list(data: bytes | memoryview, at: int, depth: int) -> tuple[ListValue, int
     count, element, at = list_head(data, at)
     if count > len(data) - at:
         raise MalformedThriftError("a list is truncated")
-    found = ListValue(element, [])
+    items = ListValue(element, [])
     for _ in range(count):
         value, at = _value(data, at, element, depth)
-        found.values.append(value)
-    return found, at
+        items.values.append(value)
+    return items, at
 
 
 def _write_struct(out: bytearray, value: Struct) -> None:
-    last = 0
+    number_before = 0
     for number in sorted(value.fields):
         kind, content = value.fields[number]
         if kind in (TRUE, FALSE):
             kind = TRUE if content else FALSE
-        if 0 < number - last <= 15:
-            out.append((number - last) << 4 | kind)
+        if 0 < number - number_before <= 15:
+            out.append((number - number_before) << 4 | kind)
         else:
             out.append(kind)
             _write_number(out, number)
-        last = number
+        number_before = number
         if kind not in (TRUE, FALSE):
             _write_value(out, kind, content)
     out.append(STOP)
@@ -309,8 +309,8 @@ def _write_value(out: bytearray, kind: int, value: Value) -> None:
         else:
             out.append(15 << 4 | value.element)
             _write_varint(out, count)
-        for each in value.values:
-            _write_value(out, value.element, each)
+        for item in value.values:
+            _write_value(out, value.element, item)
     elif isinstance(value, bytes):
         if kind == BINARY:
             _write_varint(out, len(value))

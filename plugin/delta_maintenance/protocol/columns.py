@@ -102,15 +102,15 @@ def hash_between(
     )
     lengths = ends - starts
     hashes = lengths.astype(np.uint64) * _MULTIPLIER
-    whole = int(lengths.min()) // 8 * 8 if len(lengths) > _FEW else 0
-    for at in range(0, whole, 8):
+    common_bytes = int(lengths.min()) // 8 * 8 if len(lengths) > _FEW else 0
+    for at in range(0, common_bytes, 8):
         _mix(hashes, words[starts + at])
-    rows = np.flatnonzero(lengths > whole)
-    at = whole
+    rows = np.flatnonzero(lengths > common_bytes)
+    at = common_bytes
     while len(rows) > _FEW:
-        rest = np.minimum(lengths[rows] - at, 8).astype(np.uint64)
+        tail_bytes = np.minimum(lengths[rows] - at, 8).astype(np.uint64)
         word = words[starts[rows] + at] & (
-            np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - rest * np.uint64(8))
+            np.uint64(0xFFFFFFFFFFFFFFFF) >> (np.uint64(64) - tail_bytes * np.uint64(8))
         )
         mixed = hashes[rows]
         _mix(mixed, word)
@@ -129,23 +129,23 @@ def _hash_piece(texts: pa.StringArray) -> Hashes:
     offsets = np.frombuffer(
         texts.buffers()[1], width, len(texts) + 1, texts.offset * width.itemsize
     ).astype(np.int64)
-    first, last = int(offsets[0]), int(offsets[-1])
+    start, end = int(offsets[0]), int(offsets[-1])
     data = texts.buffers()[2]
-    buffer = np.zeros(last - first + 8, np.uint8)
+    buffer = np.zeros(end - start + 8, np.uint8)
     if data is not None:
-        buffer[:-8] = np.frombuffer(data, np.uint8)[first:last]
-    offsets -= first
+        buffer[:-8] = np.frombuffer(data, np.uint8)[start:end]
+    offsets -= start
     return hash_between(buffer, offsets[:-1], offsets[1:])
 
 
 def _mix_words(number: int, text: bytes | memoryview | npt.NDArray[np.uint8]) -> int:
     """Mixes the words of one string into its hash, as `_mix` does for many."""
-    multiplier, most = int(_MULTIPLIER), (1 << 64) - 1
+    multiplier, mask = int(_MULTIPLIER), (1 << 64) - 1
     for at in range(0, len(text), _BLOCK):
         block = bytes(text[at : at + _BLOCK])
         words = np.frombuffer(block + bytes(-len(block) % 8), "<u8")
         for word in words.tolist():
-            number = ((number ^ word) * multiplier) & most
+            number = ((number ^ word) * multiplier) & mask
             number ^= number >> 29
     return number
 
@@ -197,9 +197,9 @@ class MembershipFilter:
         is_possible = np.zeros(len(hashes), np.bool_)
         if not len(self.low) or not len(hashes):
             return is_possible
-        wanted = _cut(hashes, self.bucket_bits)
-        buckets = (wanted >> np.uint64(_LOW_BITS)).astype(np.int64)
-        low = wanted.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : _LOW_BITS // 8]
+        cut_hashes = _cut(hashes, self.bucket_bits)
+        buckets = (cut_hashes >> np.uint64(_LOW_BITS)).astype(np.int64)
+        low = cut_hashes.astype("<u8").view(np.uint8).reshape(-1, 8)[:, : _LOW_BITS // 8]
         at = np.where(buckets > 0, self.ends[buckets - 1], 0)
         rows = np.flatnonzero(at < self.ends[buckets])
         while len(rows):
@@ -255,5 +255,5 @@ def _cut(hashes: Hashes, bucket_bits: int) -> Hashes:
     return hashes >> np.uint64(64 - _LOW_BITS - bucket_bits)
 
 
-def _damaged(how: str) -> CorruptTableError:
-    return CorruptTableError(f"the filter of a sidecar is invalid: {how}")
+def _damaged(problem: str) -> CorruptTableError:
+    return CorruptTableError(f"the filter of a sidecar is invalid: {problem}")

@@ -267,9 +267,9 @@ class ProtectedPaths:
         self._locations.add_hashes(locations)
         self._names.add_hashes(names)
 
-    def update(self, other: ProtectedPaths) -> None:
+    def update(self, paths: ProtectedPaths) -> None:
         """Adds all files of another set."""
-        self.add_hashes(*other.hashes())
+        self.add_hashes(*paths.hashes())
 
     def hashes(self) -> tuple[Hashes, Hashes]:
         """The hashes of paths below the root and of names outside, to send to another process."""
@@ -309,7 +309,7 @@ def spellings_of(actions: pa.Table, *, roots: Sequence[str]) -> Spellings:
     return spellings
 
 
-def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> None:
+def _collect(paths: pa.StringArray, roots: Sequence[str], spellings: Spellings) -> None:
     if paths.null_count:
         paths = paths.drop_null()
     if not len(paths):
@@ -317,23 +317,23 @@ def _collect(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> N
     if has_odd_segment(paths) or is_encoded(paths):
         odd = paths.filter(pc.match_substring_regex(paths, _MAYBE_ODD))
         if len(odd):
-            found.locations.append(_resolve_paths(odd, roots))
+            spellings.locations.append(_resolve_paths(odd, roots))
     absolute = absolute_paths(paths)
     if absolute is not None:
-        _collect_absolute(paths.filter(absolute), roots, found)
+        _collect_absolute(paths.filter(absolute), roots, spellings)
         paths = paths.filter(pc.invert(absolute))
-    found.locations.extend(_raw_and_decoded(paths))
+    spellings.locations.extend(_raw_and_decoded(paths))
 
 
-def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], found: Spellings) -> None:
+def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], spellings: Spellings) -> None:
     outside = np.ones(len(paths), bool)
     for root in roots:
         written = below_root(paths, root=root)
         outside &= ~to_bools(pc.is_valid(written))
-        found.locations.append(file_locations(paths, root=root))
-        found.locations.extend(_raw_and_decoded(written.drop_null()))
+        spellings.locations.append(file_locations(paths, root=root))
+        spellings.locations.extend(_raw_and_decoded(written.drop_null()))
     for spelling in _raw_and_decoded(paths.filter(booleans(outside))):
-        found.names_outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
+        spellings.names_outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
 
 
 def _resolve_paths(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArray:
@@ -345,8 +345,8 @@ def _resolve_paths(paths: pa.StringArray, roots: Sequence[str]) -> pa.BinaryArra
             *file_locations(paths, root=root).to_pylist(),
             *paths.cast(pa.binary()).to_pylist(),
         }:
-            whole = location if re.match(ABSOLUTE.encode(), location) else base + b"/" + location
-            resolved = posixpath.normpath(whole)
+            absolute = location if re.match(ABSOLUTE.encode(), location) else base + b"/" + location
+            resolved = posixpath.normpath(absolute)
             if resolved.startswith(base + b"/"):
                 locations.append(resolved[len(base) + 1 :])
     return pa.array(locations, pa.binary())
@@ -360,8 +360,8 @@ def deletion_vector_paths(vectors: pa.StructArray) -> tuple[pa.StringArray, pa.S
     """
     storage = pc.struct_field(vectors, "storageType")
     texts = pc.struct_field(vectors, "pathOrInlineDv")
-    known = pa.array([STORED_RELATIVE, STORED_ABSOLUTE, STORED_INLINE])
-    unknown = storage.filter(pc.invert(pc.is_in(storage, value_set=known))).drop_null()
+    known_kinds = pa.array([STORED_RELATIVE, STORED_ABSOLUTE, STORED_INLINE])
+    unknown = storage.filter(pc.invert(pc.is_in(storage, value_set=known_kinds))).drop_null()
     if len(unknown):
         raise UnsupportedFeatureError(
             f"a deletion vector has the unknown storage type {unknown[0].as_py()!r}",

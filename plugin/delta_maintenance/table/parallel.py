@@ -22,7 +22,7 @@ T = TypeVar("T")
 def in_parallel(
     function: Callable[[Item], Made], items: Iterable[Item], *, threads: int = _THREADS
 ) -> Iterator[Made]:
-    """Yields the results of `work` in order; the next two items are processed in advance.
+    """Yields the results of `function` in order; the next two items are processed in advance.
 
     Two are enough, because Arrow and NumPy use the other cores within an item, and items are large.
     Callers with much Python code of their own should pass fewer `threads`, because of the GIL.

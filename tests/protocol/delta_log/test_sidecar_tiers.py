@@ -31,7 +31,7 @@ class Sidecars:
         removed_from = removed_from or {}
         untouched = [n for at, n in enumerate(self.actions) if at not in removed_from]
         touched = [self.actions[at] - gone for at, gone in removed_from.items()]
-        merged = chosen_for_merge(untouched, new=new, size=self.size)
+        merged = chosen_for_merge(untouched, new_actions=new, size=self.size)
         small = self._rolled([new, *(untouched[at] for at in merged)], at_least=self.size)
         large = self._rolled(touched, at_least=(self.size + 1) // 2)
         self.written += sum(small) + sum(large)
@@ -87,7 +87,7 @@ def test_appends_are_rewritten_once_per_tier() -> None:
 def test_each_tier_keeps_fewer_sidecars_than_the_fan_out(
     sizes: list[int], new: int, size: int
 ) -> None:
-    chosen = set(chosen_for_merge(sizes, new=new, size=size))
+    chosen = set(chosen_for_merge(sizes, new_actions=new, size=size))
     left = [n for at, n in enumerate(sizes) if at not in chosen]
     small = [n for n in left if n < size / 2]
     assert not any(sizes[at] >= size / 2 for at in chosen), "full ones are left alone"
@@ -97,10 +97,10 @@ def test_each_tier_keeps_fewer_sidecars_than_the_fan_out(
 
 
 def test_without_new_or_small_sidecars_nothing_is_merged() -> None:
-    assert chosen_for_merge([50_000, 30_000, 2000], new=0, size=50_000) == []
-    assert chosen_for_merge([10], new=0, size=50_000) == []
-    assert chosen_for_merge([10, 20], new=0, size=50_000) == [0, 1]
-    assert chosen_for_merge([], new=5, size=50_000) == []
+    assert chosen_for_merge([50_000, 30_000, 2000], new_actions=0, size=50_000) == []
+    assert chosen_for_merge([10], new_actions=0, size=50_000) == []
+    assert chosen_for_merge([10, 20], new_actions=0, size=50_000) == [0, 1]
+    assert chosen_for_merge([], new_actions=5, size=50_000) == []
 
 
 def test_small_tables_have_small_sidecars() -> None:

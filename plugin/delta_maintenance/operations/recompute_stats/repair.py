@@ -209,7 +209,7 @@ class StatisticsRepair:
             adds.take(integers(rows)),
             found.audited.take(rows),
             computed,
-            others=reading.leaves[len(self._required.leaves) :],
+            extra_leaves=reading.leaves[len(self._required.leaves) :],
         )
 
 

@@ -124,7 +124,7 @@ class DeletionVectorDescriptor:
         name = f"deletion_vector_{UUID(bytes=z85_decode(encoded, 16))}.bin"
         if not prefix:
             return name
-        if any(part in ("", ".", "..") for part in prefix.split("/")):
+        if any(step in ("", ".", "..") for step in prefix.split("/")):
             raise CorruptTableError(f"a deletion vector has the impossible prefix {prefix!r}")
         return f"{prefix}/{name}"
 

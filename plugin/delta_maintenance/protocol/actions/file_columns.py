@@ -100,8 +100,8 @@ def empty(types: Mapping[str, pa.DataType]) -> pa.Table:
 
 def unknown_columns(batch: pa.Table, types: Mapping[str, pa.DataType]) -> list[str]:
     """Returns the columns that no revision of the protocol defines."""
-    known = {*types, *PARSED_COLUMNS, COMMIT_VERSION}
-    return [name for name in batch.column_names if name not in known]
+    known_names = {*types, *PARSED_COLUMNS, COMMIT_VERSION}
+    return [name for name in batch.column_names if name not in known_names]
 
 
 def logical_file_keys(batch: pa.Table) -> pa.ChunkedArray:
@@ -133,9 +133,9 @@ def keyless_rows(batch: pa.Table) -> npt.NDArray[np.int64]:
     if "deletionVector" in batch.column_names:
         vectors = batch["deletionVector"]
         for name in ("storageType", "pathOrInlineDv"):
-            part = pc.struct_field(vectors, name)
-            if part.null_count > vectors.null_count:
-                lacks = pc.and_(pc.is_valid(vectors), pc.is_null(part))
+            key_field = pc.struct_field(vectors, name)
+            if key_field.null_count > vectors.null_count:
+                lacks = pc.and_(pc.is_valid(vectors), pc.is_null(key_field))
                 keyless = lacks if keyless is None else pc.or_(keyless, lacks)
     return np.empty(0, np.int64) if keyless is None else np.flatnonzero(keyless.to_numpy())
 
@@ -176,24 +176,24 @@ def normalise(
     partition columns), every map gets exactly these keys, with nulls for missing ones.
     """
     columns: dict[str, pa.ChunkedArray] = {}
-    for name, wanted in types.items():
+    for name, kind in types.items():
         if name not in batch.column_names:
             continue
         column = batch[name]
-        if wanted == STRING_MAP and not pa.types.is_map(column.type):
+        if kind == STRING_MAP and not pa.types.is_map(column.type):
             keep = (partition_keys if name == "partitionValues" else None) or ()
             to_map = _pairs_to_map if column.type == PAIRS else _struct_to_map
             column = pa.chunked_array(
                 [to_map(c, keep_null=keep) for c in column.chunks], STRING_MAP
             )
-        elif wanted == DELETION_VECTOR and column.type != wanted:
+        elif kind == DELETION_VECTOR and column.type != kind:
             column = pa.chunked_array(
                 [_deletion_vectors(chunk) for chunk in column.chunks], _vector_type(column.type)
             )
-        elif column.type != wanted and wanted == STRING_MAP:
+        elif column.type != kind and kind == STRING_MAP:
             column = pa.chunked_array([_of_strings(chunk) for chunk in column.chunks], STRING_MAP)
-        elif column.type != wanted:
-            column = column.cast(wanted)
+        elif column.type != kind:
+            column = column.cast(kind)
         has_pairs = pa.types.is_map(batch[name].type) or batch[name].type == PAIRS
         if name == "partitionValues" and partition_keys and has_pairs:
             column = pa.chunked_array(
@@ -261,16 +261,16 @@ def _pairs_to_map(values: pa.ListArray, *, keep_null: Collection[str]) -> pa.Map
     """Converts pairs to a map and drops nulls, except those of the keys in `keep_null`."""
     items = values.flatten()
     names, texts = pc.struct_field(items, "key"), pc.struct_field(items, "value")
-    kept = pc.or_(pc.is_valid(texts), pc.is_in(names, pa.array(keep_null, pa.string())))
-    row = np.repeat(np.arange(len(values)), _lengths(values))[to_bools(kept)]
-    return _map_by_row(values, row, names.filter(kept), texts.filter(kept))
+    is_kept = pc.or_(pc.is_valid(texts), pc.is_in(names, pa.array(keep_null, pa.string())))
+    row = np.repeat(np.arange(len(values)), _lengths(values))[to_bools(is_kept)]
+    return _map_by_row(values, row, names.filter(is_kept), texts.filter(is_kept))
 
 
 def _of_strings(values: pa.MapArray) -> pa.MapArray:
     """Converts maps with another type of strings."""
     # PyArrow 24 and 25 end the process when they cast a map that was filtered, because the nulls of
     # the new keys are not counted yet. Asking for the number counts them.
-    keys, items = (each.cast(pa.string()) for each in (values.keys, values.items))
+    keys, items = (texts.cast(pa.string()) for texts in (values.keys, values.items))
     _ = keys.null_count
     ends = pa.array(values.offsets.to_numpy())
     return pa.MapArray.from_arrays(ends, keys, items, mask=pc.is_null(values))
@@ -282,8 +282,8 @@ def _complete_maps(values: pa.MapArray, keys: Collection[str]) -> pa.MapArray:
     complete = (lengths == len(keys)) | to_bools(pc.is_null(values))
     if complete.all():
         return values
-    first, count = values.offsets[0].as_py(), int(lengths.sum())
-    present = values.keys.slice(first, count)
+    start, count = values.offsets[0].as_py(), int(lengths.sum())
+    present = values.keys.slice(start, count)
     distinct = pc.unique(present)
     if len(distinct) > _FEW_KEYS:
         return _completed_by_row(values, sorted(keys))
@@ -302,11 +302,11 @@ def _completed_by_row(values: pa.MapArray, keys: Sequence[str]) -> pa.MapArray:
     """Like `_complete_maps`, for any number of keys: linear in the number of entries."""
     lengths = _lengths(values)
     rows = np.flatnonzero(to_bools(pc.is_valid(values)))
-    first, count = values.offsets[0].as_py(), int(lengths.sum())
+    start, count = values.offsets[0].as_py(), int(lengths.sum())
     lacking = len(rows) * len(keys)
     added = pa.array(keys, pa.string()).take(integers(np.tile(np.arange(len(keys)), len(rows))))
-    names = pa.concat_arrays([values.keys.slice(first, count), added])
-    texts = pa.concat_arrays([values.items.slice(first, count), pa.nulls(lacking, pa.string())])
+    names = pa.concat_arrays([values.keys.slice(start, count), added])
+    texts = pa.concat_arrays([values.items.slice(start, count), pa.nulls(lacking, pa.string())])
     row = np.append(np.repeat(np.arange(len(values)), lengths), np.repeat(rows, len(keys)))
     encoded = names.dictionary_encode()
     rank = np.empty(len(encoded.dictionary), np.int64)
@@ -343,7 +343,7 @@ def _offset_mask(values: pa.Array) -> np.ndarray | None:
 
 
 def _deletion_vectors(vectors: pa.Array) -> pa.StructArray:
-    wanted = _vector_type(vectors.type)
+    target_type = _vector_type(vectors.type)
     # `pc.struct_field` takes time proportional to the number of fields.
     children = dict(zip(vectors.type.names, vectors.flatten(), strict=True))
     return pa.StructArray.from_arrays(
@@ -351,15 +351,15 @@ def _deletion_vectors(vectors: pa.Array) -> pa.StructArray:
             children[field.name].cast(field.type)
             if field.name in children
             else pa.nulls(len(vectors), field.type)
-            for field in wanted
+            for field in target_type
         ],
-        fields=list(wanted),
+        fields=list(target_type),
         mask=pc.is_null(vectors),
     )
 
 
 def _vector_type(actual: pa.DataType) -> pa.StructType:
     # `maxRowIndex` is in many checkpoints, but always null and undocumented; it is not copied.
-    known = {*(field.name for field in DELETION_VECTOR), "maxRowIndex"}
-    extra = [field for field in actual if field.name not in known]
+    known_fields = {*(field.name for field in DELETION_VECTOR), "maxRowIndex"}
+    extra = [field for field in actual if field.name not in known_fields]
     return cast(pa.StructType, pa.struct([*DELETION_VECTOR, *extra]))

@@ -47,13 +47,13 @@ class Protocol:
     @classmethod
     def from_json(cls, value: Json) -> Self:
         """`CorruptTableError` if a version is missing or a list is not a list of strings."""
-        known = {"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"}
+        known_fields = {"minReaderVersion", "minWriterVersion", "readerFeatures", "writerFeatures"}
         return cls(
             min_reader_version=_integer(value, "minReaderVersion", "protocol"),
             min_writer_version=_integer(value, "minWriterVersion", "protocol"),
             reader_features=_strings_or_none(value, "readerFeatures", "protocol"),
             writer_features=_strings_or_none(value, "writerFeatures", "protocol"),
-            extra=_unknown(value, known),
+            extra=_unknown(value, known_fields),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Metadata:
     @classmethod
     def from_json(cls, value: Json) -> Self:
         """`CorruptTableError` if a field has the wrong type."""
-        known = {
+        known_fields = {
             "id",
             "name",
             "description",
@@ -113,7 +113,7 @@ class Metadata:
             partition_columns=_strings_or_none(value, "partitionColumns", "metaData") or (),
             configuration=_string_map(value, "configuration", "metaData"),
             created_time=_integer_or_none(value, "createdTime", "metaData"),
-            extra=_unknown(value, known),
+            extra=_unknown(value, known_fields),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -311,9 +311,11 @@ class Sidecar:
         return out | dict(self.extra)
 
 
-def _unknown(value: Json, known: set[str]) -> dict[str, Any]:
+def _unknown(value: Json, known_fields: set[str]) -> dict[str, Any]:
     # A null is equivalent to an absent field (FILE-11).
-    return {key: item for key, item in value.items() if key not in known and item is not None}
+    return {
+        key: item for key, item in value.items() if key not in known_fields and item is not None
+    }
 
 
 def _integer(value: Json, key: str, action: str) -> int:

@@ -85,8 +85,8 @@ class PathAudit:
             key_hashes = None
         start = 0
         for paths in adds["path"].chunks:
-            known = None if key_hashes is None else key_hashes[start : start + len(paths)]
-            hashes = hash_texts(paths) if known is None else known
+            given_hashes = None if key_hashes is None else key_hashes[start : start + len(paths)]
+            hashes = hash_texts(paths) if given_hashes is None else given_hashes
             self._live.append(hashes)
             self._intended.append(self._include(paths, hashes, is_live=True))
             start += len(paths)
@@ -162,13 +162,13 @@ class PathAudit:
         spellings: dict[bytes, str] = {}
         are_live = np.array([self._absolute[path] for path in absolute.to_pylist()], bool)
         for path, location in zip(absolute.to_pylist(), locations.to_pylist(), strict=True):
-            other = spellings.setdefault(location, path)
+            first_spelling = spellings.setdefault(location, path)
             # Two tombstones of one file, of which one ended a failed removal, harm no reader.
-            if other != path and (self._absolute[path] or self._absolute[other]):
-                return f"one file has two different paths, {other} and {path}"
-        known = hash_texts(locations)
+            if first_spelling != path and (self._absolute[path] or self._absolute[first_spelling]):
+                return f"one file has two different paths, {first_spelling} and {path}"
+        location_hashes = hash_texts(locations)
         for is_live, hashes in self._relative:
-            twice = np.isin(known, hashes) & (is_live | are_live)
+            twice = np.isin(location_hashes, hashes) & (is_live | are_live)
             if twice.any():
                 path = absolute[int(np.argmax(twice))].as_py()
                 return f"one file has two different paths, {path} and a relative one"
@@ -295,9 +295,9 @@ def below_root(paths: pa.StringArray, *, root: str, is_literal: bool = False) ->
         written = pc.replace_substring_regex(written, pattern, replacement)
     steps = f"(?:[^/]*/){{{folder.count(b'/')}}}"
     head = pc.replace_substring_regex(written, f"(?s)^({steps}).*", r"\1")
-    rest = pc.replace_substring_regex(written, f"(?s)^{steps}", "")
+    relative = pc.replace_substring_regex(written, f"(?s)^{steps}", "")
     head = head.cast(pa.binary()) if is_literal else decoded(head)
-    return pc.if_else(pc.equal(head, folder), rest, pa.scalar(None, pa.string()))
+    return pc.if_else(pc.equal(head, folder), relative, pa.scalar(None, pa.string()))
 
 
 def location_of_root(root: str) -> bytes:
@@ -323,11 +323,11 @@ def decoded(texts: pa.StringArray) -> pa.BinaryArray:
     valid = (high >= 0) & (low >= 0)
     at = at[valid]
     data[at] = (high * 16 + low)[valid]
-    kept = np.ones(len(data), bool)
-    kept[at + 1] = kept[at + 2] = False
+    is_kept = np.ones(len(data), bool)
+    is_kept[at + 1] = is_kept[at + 2] = False
     dropped = np.zeros(len(data) + 1, np.int32)
-    np.cumsum(~kept, out=dropped[1:])
-    buffers = [None, pa.py_buffer(offsets - dropped[offsets]), pa.py_buffer(data[kept])]
+    np.cumsum(~is_kept, out=dropped[1:])
+    buffers = [None, pa.py_buffer(offsets - dropped[offsets]), pa.py_buffer(data[is_kept])]
     return pa.Array.from_buffers(pa.binary(), len(texts), buffers)
 
 

@@ -69,13 +69,13 @@ def impacts(before: Protocol, after: Protocol) -> tuple[Impact, ...]:
         writing = _writing(client, before)[0], _writing(client, after)[0]
         if _loses(reading) or _loses(writing):
             obstacles = {*_reading(client, after)[1], *_writing(client, after)[1]}
-            known = {*_reading(client, before)[1], *_writing(client, before)[1]}
+            obstacles_before = {*_reading(client, before)[1], *_writing(client, before)[1]}
             client_impacts.append(
                 Impact(
                     client=client.name,
                     reading=reading,
                     writing=writing,
-                    features=tuple(sorted(obstacles - known)),
+                    features=tuple(sorted(obstacles - obstacles_before)),
                 )
             )
     return tuple(client_impacts)
@@ -138,8 +138,8 @@ def _releases(
         *unsupported_before,
         *chain(*preview.values()),
     }
-    for release, new in since.items():
-        features |= frozenset(new)
+    for release, new_features in since.items():
+        features |= frozenset(new_features)
         doubtful |= frozenset(preview.get(release, ()))
         rows.append(
             Client(

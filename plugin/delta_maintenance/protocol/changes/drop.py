@@ -59,11 +59,11 @@ def downgraded_protocol(protocol: Protocol, name: str, *, adds: Collection[str] 
     Minimal as in Delta Spark: legacy versions without lists if they imply exactly these features,
     otherwise writer version 7 and the lowest reader version. The writer version can therefore rise.
     """
-    left = (feature_names(protocol) - {name}).union(adds)
-    features = [feature for item in left if (feature := find_feature(item)) is not None]
-    reader = max((_least_reader(item) for item in left), default=1)
+    remaining = (feature_names(protocol) - {name}).union(adds)
+    features = [feature for item in remaining if (feature := find_feature(item)) is not None]
+    reader = max((_least_reader(item) for item in remaining), default=1)
     legacy = [feature.legacy_writer_version for feature in features]
-    if len(features) == len(left) and None not in legacy:
+    if len(features) == len(remaining) and None not in legacy:
         pair = replace(
             protocol,
             min_reader_version=reader,
@@ -74,7 +74,7 @@ def downgraded_protocol(protocol: Protocol, name: str, *, adds: Collection[str] 
         if supported_features(pair) == {feature.name for feature in features}:
             return pair
     before = (*(protocol.writer_features or ()), *(protocol.reader_features or ()))
-    ordered = dict.fromkeys([*(item for item in before if item in left), *sorted(left)])
+    ordered = dict.fromkeys([*(item for item in before if item in remaining), *sorted(remaining)])
     readers = tuple(item for item in ordered if _binds_readers(item))
     return replace(
         protocol,
@@ -191,7 +191,9 @@ def require_removable(
     removal = removal_of(name)
     names = feature_names(protocol)
     dependants = sorted(
-        other for other in names if removal.feature in _requirements(other) and other != name
+        dependant
+        for dependant in names
+        if removal.feature in _requirements(dependant) and dependant != name
     )
     if dependants:
         raise RefusedError(
@@ -218,8 +220,8 @@ def require_removable(
 
 
 def _remedy_for_dependants(name: str, dependants: Sequence[str]) -> str:
-    known = {other: find_feature(other) for other in dependants}
-    permanent = [o for o, feature in known.items() if feature and feature.name not in _REMOVALS]
+    features = {dependant: find_feature(dependant) for dependant in dependants}
+    permanent = [o for o, feature in features.items() if feature and feature.name not in _REMOVALS]
     if permanent:
         return f"keep {name}, because {permanent[0]} cannot be dropped"
     return f"drop {dependants[0]} first"

@@ -63,7 +63,7 @@ class ChangeRequest:
         """
         features = []
         versions: dict[str, int] = {}
-        kept = {}
+        table_properties = {}
         for name, value in properties.items():
             if name in removed:
                 raise InvalidRequestError(f"{name} cannot be set and removed in one request")
@@ -72,12 +72,12 @@ class ChangeRequest:
                     raise InvalidRequestError(f"{name} can only be set to 'supported'")
                 features.append(name.removeprefix(FEATURE_PREFIX))
             elif name in (READER_VERSION, WRITER_VERSION):
-                versions[name] = integer_parser(least=1)(value)
+                versions[name] = integer_parser(minimum=1)(value)
             elif controls_protocol(name):
                 parse_boolean(value)
             else:
                 require_settable(name, value)
-                kept[name] = value
+                table_properties[name] = value
         for name in removed:
             if controls_protocol(name):
                 raise RefusedError(
@@ -89,7 +89,7 @@ class ChangeRequest:
             features=tuple(features),
             reader_version=versions.get(READER_VERSION),
             writer_version=versions.get(WRITER_VERSION),
-            properties=kept,
+            properties=table_properties,
             removed=tuple(removed),
         )
 
@@ -143,10 +143,10 @@ def changed_table(
     change = TableChange(protocol=after, metadata=replace(metadata, configuration=configuration))
     if change.metadata != metadata:
         _require_complete(metadata)
-    asked = {*request.properties, *request.removed}
-    _require_no_dormant_properties(protocol, change, asked)
+    requested = {*request.properties, *request.removed}
+    _require_no_dormant_properties(protocol, change, requested)
     for require in _RULES:
-        require(change, asked)
+        require(change, requested)
     change = _with_column_mapping(protocol, metadata, change)
     change = _with_iceberg_compatibility(protocol, metadata, change)
     return _with_row_tracking(protocol, metadata, change, new_id)
@@ -175,18 +175,18 @@ def _activated_features(protocol: Protocol, properties: Mapping[str, str]) -> li
 
 
 def _require_no_dormant_properties(
-    protocol: Protocol, change: TableChange, asked: Collection[str]
+    protocol: Protocol, change: TableChange, requested: Collection[str]
 ) -> None:
     """Refuses features that would activate a property that is set but was not requested."""
     configuration = change.metadata.configuration
     active = active_properties(change.protocol, configuration)
     activated = active.keys() - active_properties(protocol, configuration).keys()
-    dormant = [(name, active[name]) for name in sorted(activated - set(asked))]
+    dormant = [(name, active[name]) for name in sorted(activated - set(requested))]
     if supports(change.protocol, "checkConstraints") and not supports(protocol, "checkConstraints"):
         dormant += [
             (name, "checkConstraints")
             for name in sorted(configuration)
-            if name.startswith(CONSTRAINT_PREFIX) and name not in asked
+            if name.startswith(CONSTRAINT_PREFIX) and name not in requested
         ]
     if dormant:
         name, feature = dormant[0]
@@ -199,26 +199,26 @@ def _require_no_dormant_properties(
 
 
 def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChange) -> TableChange:
-    old = column_mapping_mode(protocol, before.configuration)
-    new = column_mapping_mode(change.protocol, change.metadata.configuration)
-    if old == new:
+    before_mode = column_mapping_mode(protocol, before.configuration)
+    after = column_mapping_mode(change.protocol, change.metadata.configuration)
+    if before_mode == after:
         return change
-    if old != "none":
+    if before_mode != "none":
         raise RefusedError(
-            f"the column mapping mode cannot change from {old} to {new}: the data files contain "
-            "the physical names or IDs of the columns",
+            f"the column mapping mode cannot change from {before_mode} to {after}: the data files "
+            "contain the physical names or IDs of the columns",
             remedy="keep the mode, or drop the feature columnMapping with drop-feature, which "
             "rewrites the files",
         )
-    if new == "id":
+    if after == "id":
         raise RefusedError(
             "the column mapping mode cannot change from none to id: the data files contain no "
             "column IDs",
             remedy="set it to name",
         )
-    given = before.configuration.get(column_mapping.MAX_COLUMN_ID, "0")
+    highest_id = before.configuration.get(column_mapping.MAX_COLUMN_ID, "0")
     schema_string, highest = column_mapping.mapped_by_name(
-        before.schema_string or "", max_column_id=integer_parser(least=0)(given)
+        before.schema_string or "", max_column_id=integer_parser(minimum=0)(highest_id)
     )
     configuration = {
         **change.metadata.configuration,
@@ -267,7 +267,7 @@ def _iceberg_compatible(version: iceberg_compat.CompatVersion, change: TableChan
             forbids_vectors=vectors,
             forbids_files=None if unpartitioned else files,
         )
-    highest = integer_parser(least=0)(metadata.configuration[column_mapping.MAX_COLUMN_ID])
+    highest = integer_parser(minimum=0)(metadata.configuration[column_mapping.MAX_COLUMN_ID])
     schema_string, highest = iceberg_compat.with_nested_ids(
         metadata.schema_string or "", max_column_id=highest
     )
@@ -312,7 +312,7 @@ def _with_row_tracking(
     return replace(change, metadata=metadata, forbids_files=obstacle)
 
 
-def _require_vectors_allowed(change: TableChange, asked: Collection[str]) -> None:
+def _require_vectors_allowed(change: TableChange, requested: Collection[str]) -> None:
     configuration = change.metadata.configuration
     active = active_properties(change.protocol, configuration)
     if "delta.enableDeletionVectors" not in active:
@@ -323,7 +323,7 @@ def _require_vectors_allowed(change: TableChange, asked: Collection[str]) -> Non
         _MANIFESTS: configuration.get(_MANIFESTS, "false").lower() == "true",
     }
     for name, present in conflicting.items():
-        if present and {"delta.enableDeletionVectors", _MANIFESTS} & set(asked):
+        if present and {"delta.enableDeletionVectors", _MANIFESTS} & set(requested):
             raise RefusedError(
                 f"a table with {name} cannot have deletion vectors, because clients that read "
                 "through it would ignore them",
@@ -331,32 +331,32 @@ def _require_vectors_allowed(change: TableChange, asked: Collection[str]) -> Non
             )
 
 
-def _require_unused_change_columns(change: TableChange, asked: Collection[str]) -> None:
+def _require_unused_change_columns(change: TableChange, requested: Collection[str]) -> None:
     name = "delta.enableChangeDataFeed"
-    if name not in asked or name not in active_properties(
+    if name not in requested or name not in active_properties(
         change.protocol, change.metadata.configuration
     ):
         return
-    taken = {column.name.lower() for column in _schema(change.metadata).fields} & _CHANGE_COLUMNS
-    if taken:
+    reserved = {column.name.lower() for column in _schema(change.metadata).fields} & _CHANGE_COLUMNS
+    if reserved:
         raise RefusedError(
-            f"the column name {min(taken)!r} is reserved by the change data feed",
+            f"the column name {min(reserved)!r} is reserved by the change data feed",
             remedy="rename the column",
         )
 
 
-def _require_stats_columns(change: TableChange, asked: Collection[str]) -> None:
+def _require_stats_columns(change: TableChange, requested: Collection[str]) -> None:
     name = "delta.dataSkippingStatsColumns"
     text = change.metadata.configuration.get(name)
-    if name not in asked or text is None:
+    if name not in requested or text is None:
         return
-    known = {
+    column_texts = {
         ".".join(path).lower()
         for path, _ in walk(_schema(change.metadata))
         if not {"element", "key", "value"} & set(path[:-1])
     }
     for column in text.split(","):
-        if column.strip().replace("`", "").lower() not in known:
+        if column.strip().replace("`", "").lower() not in column_texts:
             raise InvalidRequestError(
                 f"{name}: the table has no column {column.strip()!r}",
                 remedy="use column names of the schema",

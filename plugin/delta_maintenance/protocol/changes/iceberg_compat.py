@@ -91,9 +91,12 @@ def with_nested_ids(schema_string: str, *, max_column_id: int) -> tuple[str, int
     field. Existing IDs do not change.
     """
     highest = max_column_id
-    for _, known in walk(parse_schema(schema_string)):
-        given = [known.metadata.get(COLUMN_ID), *known.metadata.get(NESTED_IDS, {}).values()]
-        highest = max([highest, *(number for number in given if isinstance(number, int))])
+    for _, known_field in walk(parse_schema(schema_string)):
+        stated_ids = [
+            known_field.metadata.get(COLUMN_ID),
+            *known_field.metadata.get(NESTED_IDS, {}).values(),
+        ]
+        highest = max([highest, *(number for number in stated_ids if isinstance(number, int))])
 
     def number(field: Field) -> None:
         nonlocal highest
@@ -112,10 +115,10 @@ def _nested_paths(kind: Any, above: str) -> Iterator[str]:
     """The paths of elements, keys and values inside this type, down to the next struct."""
     if not isinstance(kind, dict):
         return
-    parts = {"array": ("element",), "map": ("key", "value")}.get(kind.get("type", ""), ())
-    for part in parts:
-        yield f"{above}.{part}"
-        yield from _nested_paths(kind[f"{part}Type"], f"{above}.{part}")
+    members = {"array": ("element",), "map": ("key", "value")}.get(kind.get("type", ""), ())
+    for member in members:
+        yield f"{above}.{member}"
+        yield from _nested_paths(kind[f"{member}Type"], f"{above}.{member}")
 
 
 def _require_types(version: CompatVersion, metadata: Metadata) -> None:

@@ -142,21 +142,21 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return parse
 
 
-def _matching(pattern: str, what: str) -> Callable[[str], str]:
+def _matching(pattern: str, subject: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if re.fullmatch(pattern, text, re.IGNORECASE) is None:
-            raise InvalidRequestError(f"{text!r} is not a {what}")
+            raise InvalidRequestError(f"{text!r} is not a {subject}")
         return text
 
     return parse
 
 
-def _known(name: str, **more: Any) -> PropertyRule:
-    return PropertyRule(name=name, parse=PARSERS[name], **more)
+def _known(name: str, **options: Any) -> PropertyRule:
+    return PropertyRule(name=name, parse=PARSERS[name], **options)
 
 
-def _flag(name: str, **more: Any) -> PropertyRule:
-    return PropertyRule(name=name, parse=parse_boolean, **more)
+def _flag(name: str, **options: Any) -> PropertyRule:
+    return PropertyRule(name=name, parse=parse_boolean, **options)
 
 
 _ICEBERG = "enable it with Delta Spark, which rewrites the files as Iceberg requires"
@@ -189,7 +189,7 @@ RULES: tuple[PropertyRule, ...] = (
     PropertyRule(name="delta.isolationLevel", parse=_one_of("Serializable")),
     _known("delta.dataSkippingNumIndexedCols"),
     _known("delta.dataSkippingStatsColumns"),
-    PropertyRule(name="delta.dataSkippingStringPrefixLength", parse=integer_parser(least=0)),
+    PropertyRule(name="delta.dataSkippingStringPrefixLength", parse=integer_parser(minimum=0)),
     PropertyRule(
         name="delta.parquet.compression.codec",
         parse=_matching("uncompressed|none|snappy|gzip|brotli|lz4|lz4_raw|zstd", "Parquet codec"),
@@ -204,7 +204,7 @@ RULES: tuple[PropertyRule, ...] = (
     _flag("delta.autoOptimize.autoCompact"),
     _flag("delta.autoOptimize.optimizeWrite"),
     _flag("delta.randomizeFilePrefixes"),
-    PropertyRule(name="delta.randomPrefixLength", parse=integer_parser(least=1)),
+    PropertyRule(name="delta.randomPrefixLength", parse=integer_parser(minimum=1)),
     _flag("delta.compatibility.symlinkFormatManifest.enabled"),
     # Column mapping.
     PropertyRule(

@@ -137,10 +137,10 @@ def enabled(metadata: Metadata, *, new_id: Callable[[], str]) -> Metadata:
             remedy="repair the metadata with the engine that wrote it",
         )
     configuration = {**metadata.configuration, row_tracking.ENABLED_PROPERTY: "true"}
-    taken = _column_names(metadata.schema_string)
+    used_names = _column_names(metadata.schema_string)
     for key, prefix in _MATERIALISED.items():
         if key not in configuration:
-            configuration[key] = _free_name(prefix, taken, new_id)
+            configuration[key] = _free_name(prefix, used_names, new_id)
     return replace(metadata, configuration=configuration)
 
 
@@ -158,8 +158,10 @@ def _supporting(protocol: Protocol) -> Protocol:
 
 
 def _without(metadata: Metadata, properties: list[str]) -> Metadata:
-    kept = {key: value for key, value in metadata.configuration.items() if key not in properties}
-    return replace(metadata, configuration=kept)
+    configuration = {
+        key: value for key, value in metadata.configuration.items() if key not in properties
+    }
+    return replace(metadata, configuration=configuration)
 
 
 def _is_true(configuration: Mapping[str, str], name: str) -> bool:
@@ -175,8 +177,8 @@ def _column_names(schema_string: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def _free_name(prefix: str, taken: frozenset[str], new_id: Callable[[], str]) -> str:
+def _free_name(prefix: str, used_names: frozenset[str], new_id: Callable[[], str]) -> str:
     while True:
         name = f"{prefix}{new_id()}"
-        if name.lower() not in taken:
+        if name.lower() not in used_names:
             return name

@@ -56,14 +56,14 @@ def upgraded_protocol(
     check_protocol(current)
     features = tuple(features)
     supported = supported_features(current)
-    wanted = with_requirements(require_addable(name, current, met=met).name for name in features)
-    asked = _asked_versions(current, reader_version, writer_version)
-    names = supported | wanted | supported_features(asked)
-    reader = max(current.min_reader_version, 3 if asked.reader_features is not None else 1)
-    lists = asked.writer_features is not None or current.writer_features is not None
+    added = with_requirements(require_addable(name, current, met=met).name for name in features)
+    requested = _asked_versions(current, reader_version, writer_version)
+    names = supported | added | supported_features(requested)
+    reader = max(current.min_reader_version, 3 if requested.reader_features is not None else 1)
+    lists = requested.writer_features is not None or current.writer_features is not None
     if names == supported and reader == current.min_reader_version:
-        misspelt = {_DRAFT_SPELLINGS[name] for name in _drafts(current)} & wanted
-        misplaced = misplaced_features(current) & wanted
+        misspelt = {_DRAFT_SPELLINGS[name] for name in _drafts(current)} & added
+        misplaced = misplaced_features(current) & added
         if lists == (current.writer_features is not None) and not misspelt | misplaced:
             return current
     legacy = None if lists else _legacy(names, current)
@@ -144,7 +144,7 @@ def _unknown(name: str, feature: TableFeature | None) -> UnsupportedFeatureError
             f"{name} is a draft or preview name of the table feature {feature.name}",
             remedy=f"use {feature.name}",
         )
-    meant = closest(name, (known.name for known in FEATURES))
+    meant = closest(name, (table_feature.name for table_feature in FEATURES))
     return UnsupportedFeatureError(
         f"unknown table feature {name!r}",
         remedy=f"use {meant}" if meant is not None else "see the reference of upgrade-protocol",
@@ -152,13 +152,14 @@ def _unknown(name: str, feature: TableFeature | None) -> UnsupportedFeatureError
 
 
 def _asked_versions(current: Protocol, reader: int | None, writer: int | None) -> Protocol:
-    for version, most, kind in (
+    for version, highest, kind in (
         (reader, MAX_READER_VERSION, "reader"),
         (writer, MAX_WRITER_VERSION, "writer"),
     ):
-        if version is not None and not 1 <= version <= most:
+        if version is not None and not 1 <= version <= highest:
             raise InvalidRequestError(
-                f"{kind} version {version} does not exist", remedy=f"use a version from 1 to {most}"
+                f"{kind} version {version} does not exist",
+                remedy=f"use a version from 1 to {highest}",
             )
     # What a version implies depends on the other version, which defaults to the table's.
     legacy_reader = current.reader_features is None
@@ -195,8 +196,8 @@ def _legacy(names: Collection[str], current: Protocol) -> Protocol | None:
 
 def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Protocol:
     """The lowest versions with lists that contain `names` and are not lower than `current`."""
-    both = {name for name in names if _binds_readers(name)}
-    needed = 3 if both - {"columnMapping"} else 2 if both else 1
+    reader_features = {name for name in names if _binds_readers(name)}
+    needed = 3 if reader_features - {"columnMapping"} else 2 if reader_features else 1
     reader = max(least_reader, needed)
     spelling = {}
     for listed in (*(current.writer_features or ()), *(current.reader_features or ())):
@@ -208,7 +209,7 @@ def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Pr
         min_reader_version=reader,
         min_writer_version=MAX_WRITER_VERSION,
         reader_features=_extend_list(
-            both,
+            reader_features,
             [
                 n
                 for n in current.reader_features or ()
@@ -231,7 +232,7 @@ def _extend_list(
     names: Iterable[str], before: Iterable[str] | None, spelling: Mapping[str, str]
 ) -> tuple[str, ...]:
     """The list `before`, in its order and spelling, followed by the new names, sorted."""
-    kept = dict.fromkeys(_DRAFT_SPELLINGS.get(name, name) for name in before or ())
-    known = {feature.name for name in kept if (feature := find_feature(name)) is not None}
-    new = (spelling.get(name, name) for name in names if name not in known)
-    return tuple(dict.fromkeys((*kept, *sorted(new))))
+    spelt = dict.fromkeys(_DRAFT_SPELLINGS.get(name, name) for name in before or ())
+    listed = {feature.name for name in spelt if (feature := find_feature(name)) is not None}
+    added = (spelling.get(name, name) for name in names if name not in listed)
+    return tuple(dict.fromkeys((*spelt, *sorted(added))))

@@ -110,7 +110,7 @@ def without_type_changes(metadata: Metadata) -> Metadata:
 def _without_key(schema: Any, key: str) -> Any:
     """A schema in which no field has a key in its metadata."""
     if isinstance(schema, list):
-        return [_without_key(each, key) for each in schema]
+        return [_without_key(item, key) for item in schema]
     if not isinstance(schema, dict):
         return schema
     members = {
@@ -177,18 +177,18 @@ _POLICY = "delta.checkpointPolicy"
 
 
 def _with_configuration(metadata: Metadata, changes: Mapping[str, str | None]) -> Metadata:
-    kept = {key: value for key, value in metadata.configuration.items() if key not in changes}
-    given = {key: value for key, value in changes.items() if value is not None}
-    return replace(metadata, configuration={**kept, **given})
+    unchanged = {key: value for key, value in metadata.configuration.items() if key not in changes}
+    set_values = {key: value for key, value in changes.items() if value is not None}
+    return replace(metadata, configuration={**unchanged, **set_values})
 
 
 def _column(
-    metadata: Metadata, find: Callable[[StructType], Iterator[str]], what: str
+    metadata: Metadata, find: Callable[[StructType], Iterator[str]], description: str
 ) -> str | None:
     if metadata.schema_string is None:
         return "a schema that is not in the log"
     column = next(find(parse_schema(metadata.schema_string)), None)
-    return None if column is None else f"the column {column}, which {what},"
+    return None if column is None else f"the column {column}, which {description},"
 
 
 def _has_metadata(prefix: str) -> Callable[[StructType], Iterator[str]]:

@@ -133,23 +133,23 @@ def _metadata(attempt: Attempt, provenance: Provenance, timestamp: int | None) -
 
 
 def _with_row_ids(attempt: Attempt, actions: StagedActions) -> StagedActions:
-    others = tuple(d for d in actions.domains if d.domain != row_tracking.DOMAIN)
-    asked = [d for d in actions.domains if d.domain == row_tracking.DOMAIN]
-    if any(domain.removed for domain in asked):
+    other_domains = tuple(d for d in actions.domains if d.domain != row_tracking.DOMAIN)
+    tracking_domains = [d for d in actions.domains if d.domain == row_tracking.DOMAIN]
+    if any(domain.removed for domain in tracking_domains):
         raise RefusedError(
             "the row ID high-water mark cannot be removed while row tracking assigns row IDs",
             remedy="suspend row tracking first",
         )
-    wanted = max(
-        (row_tracking.high_water_mark(domain.configuration) for domain in asked),
+    stated_mark = max(
+        (row_tracking.high_water_mark(domain.configuration) for domain in tracking_domains),
         default=row_tracking.NO_ROW_ID,
     )
-    start = max(attempt.high_water_mark, wanted)
+    start = max(attempt.high_water_mark, stated_mark)
     adds, mark = assign_row_ids(actions.adds, high_water_mark=start, version=attempt.version)
-    domains = others
-    if mark > attempt.high_water_mark or asked:
+    domains = other_domains
+    if mark > attempt.high_water_mark or tracking_domains:
         text = row_tracking.render_domain_configuration(mark)
-        domains = (DomainMetadata(domain=row_tracking.DOMAIN, configuration=text), *others)
+        domains = (DomainMetadata(domain=row_tracking.DOMAIN, configuration=text), *other_domains)
     return replace(actions, adds=adds, domains=domains)
 
 

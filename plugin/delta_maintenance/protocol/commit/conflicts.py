@@ -169,7 +169,7 @@ class Rebased:
     """Files that are no longer added again because the concurrent commit added or removed them."""
 
 
-def check(mine: Attempt, other: ConcurrentCommit) -> Rebased | Conflict:
+def check(mine: Attempt, concurrent: ConcurrentCommit) -> Rebased | Conflict:
     """The attempt rebased onto a concurrent commit, or the conflict between them.
 
     The concurrent commit must have the version after `mine.base_version` and a protocol that this
@@ -178,24 +178,24 @@ def check(mine: Attempt, other: ConcurrentCommit) -> Rebased | Conflict:
     removed files. Row IDs that the concurrent commit assigned to a file are taken over. `build`
     recomputes everything that depends on the version from the returned attempt.
     """
-    if other.version != mine.version:
-        raise ValueError(f"{other.version} does not follow {mine.base_version}")
+    if concurrent.version != mine.version:
+        raise ValueError(f"{concurrent.version} does not follow {mine.base_version}")
     for rule in _STATE_RULES:
-        conflict = rule(mine, other)
+        conflict = rule(mine, concurrent)
         if conflict is not None:
             return conflict
-    kept = _without_touched_files(mine, other)
+    remaining = _without_touched_files(mine, concurrent)
     for rule in _FILE_RULES:
-        conflict = rule(kept, other)
+        conflict = rule(remaining, concurrent)
         if conflict is not None:
             return conflict
-    dropped = mine.actions.adds.num_rows - kept.actions.adds.num_rows
-    return Rebased(attempt=_on_top_of(kept, other), dropped_files=dropped)
+    dropped = mine.actions.adds.num_rows - remaining.actions.adds.num_rows
+    return Rebased(attempt=_on_top_of(remaining, concurrent), dropped_files=dropped)
 
 
-def highest_row_id(other: ConcurrentCommit) -> int:
+def highest_row_id(concurrent: ConcurrentCommit) -> int:
     """The highest row ID that the commit assigned, according to its mark and its files."""
-    domain = other.domains.get(row_tracking.DOMAIN)
+    domain = concurrent.domains.get(row_tracking.DOMAIN)
     mark = row_tracking.NO_ROW_ID
     if domain is not None and not domain.removed:
         mark = row_tracking.high_water_mark(domain.configuration)
@@ -203,118 +203,125 @@ def highest_row_id(other: ConcurrentCommit) -> int:
     return max(
         mark,
         row_tracking.highest_assigned_row_id(
-            other.adds["baseRowId"], num_records(other.adds["stats"])
+            concurrent.adds["baseRowId"], num_records(concurrent.adds["stats"])
         ),
     )
 
 
-def _protocol(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
-    theirs = other.protocol
+def _protocol(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
+    theirs = concurrent.protocol
     if theirs is not None and theirs != mine.protocol:
         before, after = supported_features(mine.protocol), supported_features(theirs)
         dropped, added = sorted(before - after), sorted(after - before - _HARMLESS_FEATURES)
         if mine.actions.protocol is not None or mine.actions.metadata is not None:
-            return _conflict(Rule.PROTOCOL, other, "it changed the protocol, as does this commit")
+            return _conflict(
+                Rule.PROTOCOL, concurrent, "it changed the protocol, as does this commit"
+            )
         if dropped:
-            return _conflict(Rule.PROTOCOL, other, f"it dropped the feature {dropped[0]}")
+            return _conflict(Rule.PROTOCOL, concurrent, f"it dropped the feature {dropped[0]}")
         if added:
-            return _conflict(Rule.PROTOCOL, other, f"it added the feature {added[0]}")
+            return _conflict(Rule.PROTOCOL, concurrent, f"it added the feature {added[0]}")
     if mine.actions.protocol is None:
         return None
     lost = supported_features(mine.protocol) - supported_features(mine.actions.protocol)
-    changed = other.adds.num_rows or other.metadata is not None or other.domains
+    changed = concurrent.adds.num_rows or concurrent.metadata is not None or concurrent.domains
     if lost and changed:
         text = f"it may have used the feature {min(lost)}, which this commit drops"
-        return _conflict(Rule.PROTOCOL, other, text)
+        return _conflict(Rule.PROTOCOL, concurrent, text)
     return None
 
 
-def _metadata(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
-    theirs = other.metadata
+def _metadata(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
+    theirs = concurrent.metadata
     if theirs is None or theirs == mine.metadata:
         return None
     if mine.actions.metadata is not None:
-        return _conflict(Rule.METADATA, other, "it changed the metadata, as does this commit")
-    if other.only_advances_identity_columns:
+        return _conflict(Rule.METADATA, concurrent, "it changed the metadata, as does this commit")
+    if concurrent.only_advances_identity_columns:
         return None
-    change = forbidden_change(mine.metadata, theirs, other.protocol or mine.protocol)
+    change = forbidden_change(mine.metadata, theirs, concurrent.protocol or mine.protocol)
     if change is not None:
-        return _conflict(Rule.METADATA, other, f"it changed {change}")
+        return _conflict(Rule.METADATA, concurrent, f"it changed {change}")
     if not mine.preserves_row_ids and enables_row_tracking(mine.metadata, theirs):
         text = "it enabled row tracking, and the rows moved here would lose their row IDs"
-        return _conflict(Rule.ROW_TRACKING, other, text)
+        return _conflict(Rule.ROW_TRACKING, concurrent, text)
     return None
 
 
-def _domains(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
+def _domains(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
     for domain in mine.actions.domains:
-        if domain.domain in other.domains and domain.domain != row_tracking.DOMAIN:
-            return _conflict(Rule.DOMAIN, other, f"it wrote the domain {domain.domain!r}")
+        if domain.domain in concurrent.domains and domain.domain != row_tracking.DOMAIN:
+            return _conflict(Rule.DOMAIN, concurrent, f"it wrote the domain {domain.domain!r}")
     return None
 
 
-def _transactions(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
+def _transactions(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
     for txn in mine.actions.txns:
-        theirs = other.txns.get(txn.app_id)
+        theirs = concurrent.txns.get(txn.app_id)
         if theirs is not None:
             text = f"it contains transaction {theirs.version} of the application {txn.app_id!r}"
-            return _conflict(Rule.TRANSACTION, other, text)
+            return _conflict(Rule.TRANSACTION, concurrent, text)
     return None
 
 
-def _backfills(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
-    if {mine.operation, other.operation} == {BACKFILL, UNBACKFILL}:
+def _backfills(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
+    if {mine.operation, concurrent.operation} == {BACKFILL, UNBACKFILL}:
         text = "one of the commits assigns row IDs and the other one removes them"
-        return _conflict(Rule.ROW_TRACKING, other, text)
+        return _conflict(Rule.ROW_TRACKING, concurrent, text)
     return None
 
 
-def _appends(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
+def _appends(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
     if mine.isolation is IsolationLevel.SNAPSHOT_ISOLATION or mine.reads.is_empty:
         return None
-    if {mine.operation, other.operation} & {BACKFILL, UNBACKFILL} or not other.adds.num_rows:
+    if {mine.operation, concurrent.operation} & {
+        BACKFILL,
+        UNBACKFILL,
+    } or not concurrent.adds.num_rows:
         return None
-    path = other.adds["path"][0].as_py()
-    return _conflict(Rule.APPEND, other, f"it added {path}, which was not read")
+    path = concurrent.adds["path"][0].as_py()
+    return _conflict(Rule.APPEND, concurrent, f"it added {path}, which was not read")
 
 
-def _read_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
-    if mine.reads.whole_table and other.removes.num_rows:
-        path = other.removes["path"][0].as_py()
-        return _conflict(Rule.DELETE, other, f"it removed {path}, which was read")
-    return _file_conflict(mine, other, mine.reads.files, Rule.DELETE, "was read")
+def _read_files(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
+    if mine.reads.whole_table and concurrent.removes.num_rows:
+        path = concurrent.removes["path"][0].as_py()
+        return _conflict(Rule.DELETE, concurrent, f"it removed {path}, which was read")
+    return _file_conflict(mine, concurrent, mine.reads.files, Rule.DELETE, "was read")
 
 
-def _removed_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
-    return _file_conflict(mine, other, mine.actions.removes, Rule.DELETE_TWICE, "was to be removed")
+def _removed_files(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
+    return _file_conflict(
+        mine, concurrent, mine.actions.removes, Rule.DELETE_TWICE, "was to be removed"
+    )
 
 
 def _file_conflict(
-    mine: Attempt, other: ConcurrentCommit, files: pa.Table | None, rule: Rule, why: str
+    mine: Attempt, concurrent: ConcurrentCommit, files: pa.Table | None, rule: Rule, reason: str
 ) -> Conflict | None:
     """A conflict if the concurrent commit removed a file or changed its deletion vector."""
     if files is None or not files.num_rows:
         return None
     ours = locations_of(files, root=mine.root)
-    removed = pc.is_in(ours, value_set=locations_of(other.removes, root=mine.root))
-    added = pc.is_in(ours, value_set=locations_of(other.adds, root=mine.root))
-    same = pc.is_in(
+    removed = pc.is_in(ours, value_set=locations_of(concurrent.removes, root=mine.root))
+    added = pc.is_in(ours, value_set=locations_of(concurrent.adds, root=mine.root))
+    is_same_file = pc.is_in(
         logical_locations(files, root=mine.root),
-        value_set=logical_locations(other.adds, root=mine.root),
+        value_set=logical_locations(concurrent.adds, root=mine.root),
     )
-    changed = pc.and_not(added, same)
+    changed = pc.and_not(added, is_same_file)
     touched = pc.or_(removed, changed)
     if not pc.any(touched).as_py():
         return None
     at = pc.index(touched, True).as_py()
     path = files["path"][at].as_py()
     if added[at].as_py():
-        text = f"it changed the deletion vector of {path}, which {why}"
-        return _conflict(Rule.DELETION_VECTOR, other, text)
-    return _conflict(rule, other, f"it removed {path}, which {why}")
+        text = f"it changed the deletion vector of {path}, which {reason}"
+        return _conflict(Rule.DELETION_VECTOR, concurrent, text)
+    return _conflict(rule, concurrent, f"it removed {path}, which {reason}")
 
 
-def _added_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
+def _added_files(mine: Attempt, concurrent: ConcurrentCommit) -> Conflict | None:
     """A conflict if a new file has a path that the concurrent commit added or removed."""
     # Adding a path that this commit also removes only changes the deletion vector of a live file.
     # `_removed_files` checks that case.
@@ -322,13 +329,15 @@ def _added_files(mine: Attempt, other: ConcurrentCommit) -> Conflict | None:
     if not ours.num_rows or mine.actions.only_re_adds:
         return None
     added = locations_of(ours, root=mine.root)
-    new = pc.invert(pc.is_in(added, value_set=locations_of(mine.actions.removes, root=mine.root)))
-    for batch in (other.adds, other.removes):
-        taken = pc.and_(new, pc.is_in(added, value_set=locations_of(batch, root=mine.root)))
-        if pc.any(taken).as_py():
-            path = ours["path"].filter(taken)[0].as_py()
+    is_new = pc.invert(
+        pc.is_in(added, value_set=locations_of(mine.actions.removes, root=mine.root))
+    )
+    for batch in (concurrent.adds, concurrent.removes):
+        is_taken = pc.and_(is_new, pc.is_in(added, value_set=locations_of(batch, root=mine.root)))
+        if pc.any(is_taken).as_py():
+            path = ours["path"].filter(is_taken)[0].as_py()
             text = f"it added or removed {path}, which this commit adds"
-            return _conflict(Rule.SAME_PATH, other, text)
+            return _conflict(Rule.SAME_PATH, concurrent, text)
     return None
 
 
@@ -370,79 +379,87 @@ _REMEDIES: Mapping[Rule, str] = {
 }
 
 
-def _conflict(rule: Rule, other: ConcurrentCommit, explanation: str) -> Conflict:
-    operation = f" ({other.operation})" if other.operation else ""
+def _conflict(rule: Rule, concurrent: ConcurrentCommit, explanation: str) -> Conflict:
+    operation = f" ({concurrent.operation})" if concurrent.operation else ""
     return Conflict(
         rule=rule,
-        version=other.version,
-        explanation=f"version {other.version}{operation} was committed first: {explanation}",
+        version=concurrent.version,
+        explanation=f"version {concurrent.version}{operation} was committed first: {explanation}",
         remedy=_REMEDIES.get(rule, "run again to use the latest version"),
     )
 
 
-def _without_touched_files(mine: Attempt, other: ConcurrentCommit) -> Attempt:
+def _without_touched_files(mine: Attempt, concurrent: ConcurrentCommit) -> Attempt:
     """The attempt with the row IDs of the concurrent commit and without re-adds it touched."""
     actions, reads = mine.actions, mine.reads
-    if actions.only_re_adds and (other.adds.num_rows or other.removes.num_rows):
-        touched = _touched(mine, other)
+    if actions.only_re_adds and (concurrent.adds.num_rows or concurrent.removes.num_rows):
+        touched = _touched(mine, concurrent)
         actions = replace(actions, adds=actions.adds.filter(pc.invert(touched)))
         if reads.files is not None:
             # The commit no longer depends on files that it no longer adds.
             dropped = locations_of(mine.actions.adds.filter(touched), root=mine.root)
             unused = pc.is_in(locations_of(reads.files, root=mine.root), value_set=dropped)
             reads = replace(reads, files=reads.files.filter(pc.invert(unused)))
-    if other.adds.num_rows:
+    if concurrent.adds.num_rows:
         actions = replace(
             actions,
-            adds=_with_ids_of(other, actions.adds, mine.root),
-            removes=_with_ids_of(other, actions.removes, mine.root),
+            adds=_with_ids_of(concurrent, actions.adds, mine.root),
+            removes=_with_ids_of(concurrent, actions.removes, mine.root),
         )
     return replace(mine, actions=actions, reads=reads)
 
 
-def _touched(mine: Attempt, other: ConcurrentCommit) -> pa.BooleanArray:
+def _touched(mine: Attempt, concurrent: ConcurrentCommit) -> pa.BooleanArray:
     ours = mine.actions.adds
     added = pc.is_in(
-        locations_of(ours, root=mine.root), value_set=locations_of(other.adds, root=mine.root)
+        locations_of(ours, root=mine.root), value_set=locations_of(concurrent.adds, root=mine.root)
     )
     removed = pc.is_in(
-        locations_of(ours, root=mine.root), value_set=locations_of(other.removes, root=mine.root)
+        locations_of(ours, root=mine.root),
+        value_set=locations_of(concurrent.removes, root=mine.root),
     )
-    if other.operation in (BACKFILL, UNBACKFILL) and mine.operation not in (BACKFILL, UNBACKFILL):
+    if concurrent.operation in (BACKFILL, UNBACKFILL) and mine.operation not in (
+        BACKFILL,
+        UNBACKFILL,
+    ):
         # A backfill added the file again with new row IDs, which are taken over.
-        same = pc.is_in(
+        is_same_file = pc.is_in(
             logical_locations(ours, root=mine.root),
-            value_set=logical_locations(other.adds, root=mine.root),
+            value_set=logical_locations(concurrent.adds, root=mine.root),
         )
-        added = pc.and_not(added, same)
+        added = pc.and_not(added, is_same_file)
     return pc.or_(added, removed)
 
 
-def _with_ids_of(other: ConcurrentCommit, batch: pa.Table, root: str) -> pa.Table:
+def _with_ids_of(concurrent: ConcurrentCommit, batch: pa.Table, root: str) -> pa.Table:
     """The batch with the row IDs and commit versions of files that the other commit re-added."""
     if not batch.num_rows:
         return batch
-    at = pc.index_in(locations_of(batch, root=root), value_set=locations_of(other.adds, root=root))
-    known = pc.is_valid(at)
+    at = pc.index_in(
+        locations_of(batch, root=root), value_set=locations_of(concurrent.adds, root=root)
+    )
+    has_match = pc.is_valid(at)
     for name in ("baseRowId", "defaultRowCommitVersion"):
-        theirs = other.adds[name].take(at)
+        theirs = concurrent.adds[name].take(at)
         # A missing ID is meaningful only if the concurrent commit removes IDs.
-        given = known if other.operation == UNBACKFILL else pc.is_valid(theirs)
-        column = pc.if_else(given, theirs, batch[name])
+        has_id = has_match if concurrent.operation == UNBACKFILL else pc.is_valid(theirs)
+        column = pc.if_else(has_id, theirs, batch[name])
         batch = batch.set_column(batch.column_names.index(name), name, column)
     return batch
 
 
-def _on_top_of(mine: Attempt, other: ConcurrentCommit) -> Attempt:
-    protocol = other.protocol or mine.protocol
-    metadata = other.metadata or mine.metadata
-    in_commit = other.commit_info.in_commit_timestamp if other.commit_info is not None else None
+def _on_top_of(mine: Attempt, concurrent: ConcurrentCommit) -> Attempt:
+    protocol = concurrent.protocol or mine.protocol
+    metadata = concurrent.metadata or mine.metadata
+    in_commit = (
+        concurrent.commit_info.in_commit_timestamp if concurrent.commit_info is not None else None
+    )
     active = is_active(protocol, metadata.configuration)
     return replace(
         mine,
-        base_version=other.version,
+        base_version=concurrent.version,
         protocol=protocol,
         metadata=metadata,
-        high_water_mark=max(mine.high_water_mark, highest_row_id(other)),
-        previous_ms=in_commit if active and in_commit is not None else other.modified_ms,
+        high_water_mark=max(mine.high_water_mark, highest_row_id(concurrent)),
+        previous_ms=in_commit if active and in_commit is not None else concurrent.modified_ms,
     )

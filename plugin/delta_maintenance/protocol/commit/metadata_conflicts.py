@@ -122,8 +122,10 @@ def _without_mapping(kind: DeltaType) -> DeltaType:
 
 
 def _field_without_mapping(field: StructField) -> StructField:
-    kept = {key: item for key, item in field.metadata.items() if key not in _MAPPING_FIELDS}
-    return replace(field, type=_without_mapping(field.type), metadata=kept)
+    field_metadata = {
+        key: item for key, item in field.metadata.items() if key not in _MAPPING_FIELDS
+    }
+    return replace(field, type=_without_mapping(field.type), metadata=field_metadata)
 
 
 _Allowance = Callable[[str, Metadata, Metadata, Protocol], bool]

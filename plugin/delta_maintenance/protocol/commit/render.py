@@ -49,8 +49,8 @@ def _file_lines(action: str, batch: pa.Table) -> Iterator[bytes]:
         texts = pc.binary_join_element_wise(f'{{"{action}":', objects, "}\n", "")
         # The strings of one array are adjacent in its data buffer, so the buffer holds the lines.
         offsets = np.frombuffer(texts.buffers()[1], np.int32)
-        first, last = offsets[texts.offset], offsets[texts.offset + len(texts)]
-        yield texts.buffers()[2].slice(int(first), int(last - first)).to_pybytes()
+        start, end = offsets[texts.offset], offsets[texts.offset + len(texts)]
+        yield texts.buffers()[2].slice(int(start), int(end - start)).to_pybytes()
 
 
 def _objects(names: list[str], columns: list[pa.Array], rows: int) -> pa.Array:

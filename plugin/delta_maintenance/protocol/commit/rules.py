@@ -131,10 +131,11 @@ def _check_paths(actions: StagedActions, root: str) -> None:
     added, removed = (
         logical_locations(batch, root=root) for batch in (actions.adds, actions.removes)
     )
-    both = pc.is_in(added, value_set=removed)
-    if pc.any(both).as_py():
+    is_in_both = pc.is_in(added, value_set=removed)
+    if pc.any(is_in_both).as_py():
         raise RefusedError(
-            "one commit adds and removes the same logical file", file=_first(actions.adds, both)
+            "one commit adds and removes the same logical file",
+            file=_first(actions.adds, is_in_both),
         )
 
 
@@ -146,20 +147,20 @@ def _check_reads(actions: StagedActions, reads: ReadSet, root: str) -> None:
     again = pc.is_in(
         locations_of(actions.adds, root=root), value_set=locations_of(reads.files, root=root)
     )
-    same = pc.is_in(logical_locations(actions.adds, root=root), value_set=before)
-    swapped = actions.adds.filter(pc.and_not(again, same))
+    is_same_file = pc.is_in(logical_locations(actions.adds, root=root), value_set=before)
+    swapped = actions.adds.filter(pc.and_not(again, is_same_file))
     if not swapped.num_rows:
         return
     removed = actions.removes.filter(
         pc.is_in(logical_locations(actions.removes, root=root), value_set=before)
     )
-    kept = pc.invert(
+    is_kept = pc.invert(
         pc.is_in(locations_of(swapped, root=root), value_set=locations_of(removed, root=root))
     )
-    if pc.any(kept).as_py():
+    if pc.any(is_kept).as_py():
         raise RefusedError(
             "an add changes the deletion vector of a live file without removing the old entry",
-            file=_first(swapped, kept),
+            file=_first(swapped, is_kept),
         )
 
 

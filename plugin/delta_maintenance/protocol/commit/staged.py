@@ -153,15 +153,15 @@ def _complete(batch: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
     batch = batch.drop_columns(
         [name for name in (*PARSED_COLUMNS, COMMIT_VERSION) if name in batch.column_names]
     )
-    known = normalise(batch, types, partition_keys=None)
+    normalised = normalise(batch, types, partition_keys=None)
     columns = {
-        name: known[name]
-        if name in known.column_names
+        name: normalised[name]
+        if name in normalised.column_names
         else pa.chunked_array([pa.nulls(batch.num_rows, kind)])
         for name, kind in types.items()
     }
     return pa.table(
-        columns | {name: known[name] for name in known.column_names if name not in types}
+        columns | {name: normalised[name] for name in normalised.column_names if name not in types}
     )
 
 

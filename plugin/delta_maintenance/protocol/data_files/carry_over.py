@@ -25,9 +25,9 @@ def positions_of(rows: BitMap64) -> Positions:
     return np.asarray(rows.to_array(), np.uint64)
 
 
-def between(rows: BitMap64, first: int, count: int) -> Positions:
-    """Returns the positions among `count` rows from `first` on."""
-    return positions_of(rows & BitMap64(range(first, first + count)))
+def between(rows: BitMap64, first_row: int, count: int) -> Positions:
+    """Returns the positions among `count` rows from `first_row` on."""
+    return positions_of(rows & BitMap64(range(first_row, first_row + count)))
 
 
 def newly_deleted(read: BitMap64, now: BitMap64) -> BitMap64 | None:
@@ -47,16 +47,16 @@ def carried(rows: BitMap64, *, read: BitMap64, offset: int, live: int) -> BitMap
     """
     if not rows:
         return BitMap64()
-    last = rows.max()
-    if last - read.rank(last) >= live:
+    last_row = rows.max()
+    if last_row - read.rank(last_row) >= live:
         return None
     if not read:
         return rows.shift(offset)
     positions = BitMap64()
-    for first in _windows(rows):
-        some, gone = between(rows, first, _TOGETHER), between(read, first, _TOGETHER)
-        before = read.rank(first) - (first in read) + np.searchsorted(gone, some)
-        moved = some - before.astype(np.uint64) + np.uint64(offset)
+    for start in _windows(rows):
+        window_rows, gone = between(rows, start, _TOGETHER), between(read, start, _TOGETHER)
+        before = read.rank(start) - (start in read) + np.searchsorted(gone, window_rows)
+        moved = window_rows - before.astype(np.uint64) + np.uint64(offset)
         positions |= BitMap64(array("Q", moved.tobytes()))
     return positions
 
@@ -68,9 +68,9 @@ def all_rows(offset: int, live: int) -> BitMap64:
 
 def _windows(rows: BitMap64) -> Iterator[int]:
     """Yields the first of `_TOGETHER` adjacent rows, until all rows are in one of them."""
-    first, last = rows.min(), rows.max()
+    start, last_row = rows.min(), rows.max()
     while True:
-        yield first
-        if first + _TOGETHER > last:
+        yield start
+        if start + _TOGETHER > last_row:
             return
-        first = rows.next_set_bit(first + _TOGETHER)
+        start = rows.next_set_bit(start + _TOGETHER)

@@ -99,10 +99,10 @@ class DataFileLayout:
         data = tuple(item for item in schema.fields if item.name.lower() not in partitioned)
         stored = _without_void(StructType(fields=data), "the table")
         row_id, row_version = _hidden_columns(protocol, metadata, properties)
-        named: ColumnMappingMode = "none" if unmaps else mode
+        naming: ColumnMappingMode = "none" if unmaps else mode
         return cls(
-            columns=_plain(physical_schema(stored, named)),
-            partition_columns=_plain(physical_schema(_partitioning(schema, metadata), named)),
+            columns=_plain(physical_schema(stored, naming)),
+            partition_columns=_plain(physical_schema(_partitioning(schema, metadata), naming)),
             mode=mode,
             widens="typeWidening" in features,
             row_id_column=row_id,
@@ -314,14 +314,14 @@ def _inside(kind: DeltaType, column: str) -> DeltaType:
 
 def _plain(struct: StructType) -> StructType:
     """Returns the struct with only the properties that determine how its values are stored."""
-    kept = (COLUMN_ID, PHYSICAL_NAME, *NESTED_IDS)
+    mapping_keys = (COLUMN_ID, PHYSICAL_NAME, *NESTED_IDS)
     return StructType(
         fields=tuple(
             StructField(
                 name=item.name,
                 type=_plain_type(item.type),
                 nullable=True,
-                metadata={key: item.metadata[key] for key in kept if key in item.metadata},
+                metadata={key: item.metadata[key] for key in mapping_keys if key in item.metadata},
             )
             for item in struct.fields
         )

@@ -85,7 +85,7 @@ class FileNaming:
             folder = identifier.replace("-", "")[: self.prefix_length or 2]
         file = data_file_name(number, identifier, codec)
         folders = (CHANGE_DATA if self.of_changes else "", folder, file)
-        return "/".join(each for each in folders if each)
+        return "/".join(step for step in folders if step)
 
 
 def data_file_name(number: int, identifier: str, codec: str) -> str:

@@ -45,8 +45,8 @@ class OrderedSum:
     digest: int = 0
     """128 bits."""
 
-    def __add__(self, other: OrderedSum) -> OrderedSum:
-        return OrderedSum(self.rows + other.rows, (self.digest + other.digest) % _MODULUS)
+    def __add__(self, addend: OrderedSum) -> OrderedSum:
+        return OrderedSum(self.rows + addend.rows, (self.digest + addend.digest) % _MODULUS)
 
     def __str__(self) -> str:
         return f"v{VERSION}:{self.rows}:{self.digest:032x}"
@@ -155,7 +155,7 @@ class _Level:
 
     def digest(self) -> bytes:
         """Returns the digest of the three streams of this level."""
-        streams = (each.digest() for each in (self._values, self._lengths, self._nulls))
+        streams = (column.digest() for column in (self._values, self._lengths, self._nulls))
         return xxhash.xxh3_128_digest(b"".join((repr((self._tag, self.count)).encode(), *streams)))
 
 
@@ -176,9 +176,9 @@ class _Boolean(_Level):
         values = _plain(values)
         if values.type != self._kind:
             values = values.cast(self._kind)
-        first, start = divmod(values.offset, 8)
+        first_byte, start = divmod(values.offset, 8)
         size = -(-(start + len(values)) // 8)
-        stored = np.frombuffer(values.buffers()[1], np.uint8, size, first)
+        stored = np.frombuffer(values.buffers()[1], np.uint8, size, first_byte)
         bits = np.unpackbits(stored, bitorder="little")[start : start + len(values)]
         self._values.update(bits.data)
 
@@ -199,11 +199,11 @@ class _Text(_Level):
 
     def _add_indices(self, values: pa.DictionaryArray) -> None:
         """Adds the texts that indices refer to."""
-        last = self._dictionary
-        if last is None or not last[0].equals(values.dictionary):
+        prepared = self._dictionary
+        if prepared is None or not prepared[0].equals(values.dictionary):
             short, lengths = _shorten_entries(values.dictionary)
-            last = self._dictionary = values.dictionary, short, lengths
-        _, short, lengths = last
+            prepared = self._dictionary = values.dictionary, short, lengths
+        _, short, lengths = prepared
         indices = values.indices
         self._lengths.update(lengths.take(numbers_of(indices)).data)
         longest = int(pc.max(pc.binary_length(short)).as_py() or 0)
@@ -219,9 +219,9 @@ class _Text(_Level):
         start = int(ends[0])
         if int(lengths.max()) > _LONG:
             for at in np.flatnonzero(lengths > _LONG).tolist():
-                first, end = int(ends[at]), int(ends[at + 1])
-                self._values.update(_bytes_between(values, start, first))
-                self._values.update(xxhash.xxh3_128_digest(_bytes_between(values, first, end)))
+                text_start, end = int(ends[at]), int(ends[at + 1])
+                self._values.update(_bytes_between(values, start, text_start))
+                self._values.update(xxhash.xxh3_128_digest(_bytes_between(values, text_start, end)))
                 start = end
         self._values.update(_bytes_between(values, start, int(ends[-1])))
 
@@ -257,8 +257,8 @@ class _List(_Level):
             values = values.cast(pa.list_(values.type.value_field))
         ends = _offsets(values)
         self._lengths.update(np.diff(ends).astype(np.int32, copy=False).data)
-        first, last = int(ends[0]), int(ends[-1])
-        self._element.add(values.values.slice(first, last - first))
+        start, end = int(ends[0]), int(ends[-1])
+        self._element.add(values.values.slice(start, end - start))
 
     def levels(self) -> Iterator[_Level]:
         yield self

@@ -58,8 +58,8 @@ def holds_columns_besides(
     """Whether a file schema contains a column, at any level, that is none of these columns, and
     whose name, ignoring case, is not among `besides`.
     """
-    known = {name.lower() for name in besides}
-    fields = [field for field in schema if field.name.lower() not in known]
+    excluded = {name.lower() for name in besides}
+    fields = [field for field in schema if field.name.lower() not in excluded]
     return _others(fields, columns.fields, stored)
 
 
@@ -94,18 +94,18 @@ def needs_widening(schema: pa.Schema, layout: DataFileLayout, stored: StoredColu
 
 
 def _other_types(
-    fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
+    fields: Sequence[pa.Field], expected: Sequence[StructField], stored: StoredColumns
 ) -> bool:
-    for item, at in stored.find(wanted, fields):
+    for item, at in stored.find(expected, fields):
         if at is not None and _is_other_type(fields[at].type, item.type, stored):
             return True
     return False
 
 
 def _other_names(
-    fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
+    fields: Sequence[pa.Field], expected: Sequence[StructField], stored: StoredColumns
 ) -> bool:
-    for item, at in stored.find(wanted, fields):
+    for item, at in stored.find(expected, fields):
         if at is not None and (
             fields[at].name != item.name or _other_names_inside(fields[at].type, item.type, stored)
         ):
@@ -113,8 +113,8 @@ def _other_names(
     return False
 
 
-def _other_names_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:
-    match wanted:
+def _other_names_inside(kind: pa.DataType, expected: DeltaType, stored: StoredColumns) -> bool:
+    match expected:
         case StructType(fields=fields) if pa.types.is_struct(kind):
             return _other_names(list(kind), fields, stored)
         case ArrayType(element=element) if is_list(kind):
@@ -126,8 +126,8 @@ def _other_names_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColu
     return False
 
 
-def _is_other_type(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:
-    match wanted:
+def _is_other_type(kind: pa.DataType, expected: DeltaType, stored: StoredColumns) -> bool:
+    match expected:
         case StructType(fields=fields):
             return pa.types.is_struct(kind) and _other_types(list(kind), fields, stored)
         case ArrayType(element=element):
@@ -140,21 +140,21 @@ def _is_other_type(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) 
         case PrimitiveType() | DecimalType():
             narrow = pa.types.is_integer(kind) or pa.types.is_floating(kind)
             narrow = narrow or pa.types.is_date(kind) or pa.types.is_decimal(kind)
-            return bool(narrow) and kind != arrow_type(wanted, variants=True)
+            return bool(narrow) and kind != arrow_type(expected, variants=True)
     return False
 
 
 def _others(
-    fields: Sequence[pa.Field], wanted: Sequence[StructField], stored: StoredColumns
+    fields: Sequence[pa.Field], expected: Sequence[StructField], stored: StoredColumns
 ) -> bool:
-    columns = {at: item for item, at in stored.find(wanted, fields) if at is not None}
+    columns = {at: item for item, at in stored.find(expected, fields) if at is not None}
     if len(columns) < len(fields):
         return True
     return any(_others_inside(fields[at].type, item.type, stored) for at, item in columns.items())
 
 
-def _others_inside(kind: pa.DataType, wanted: DeltaType, stored: StoredColumns) -> bool:
-    match wanted:
+def _others_inside(kind: pa.DataType, expected: DeltaType, stored: StoredColumns) -> bool:
+    match expected:
         case StructType(fields=fields) if pa.types.is_struct(kind):
             return _others(list(kind), fields, stored)
         case ArrayType(element=element) if is_list(kind):

@@ -64,18 +64,18 @@ class RowSums:
     first: int = 0
     second: int = 0
 
-    def __add__(self, other: RowSums) -> RowSums:
+    def __add__(self, addend: RowSums) -> RowSums:
         return RowSums(
-            self.rows + other.rows,
-            (self.first + other.first) % _MODULUS,
-            (self.second + other.second) % _MODULUS,
+            self.rows + addend.rows,
+            (self.first + addend.first) % _MODULUS,
+            (self.second + addend.second) % _MODULUS,
         )
 
-    def __sub__(self, other: RowSums) -> RowSums:
+    def __sub__(self, subtrahend: RowSums) -> RowSums:
         return RowSums(
-            self.rows - other.rows,
-            (self.first - other.first) % _MODULUS,
-            (self.second - other.second) % _MODULUS,
+            self.rows - subtrahend.rows,
+            (self.first - subtrahend.first) % _MODULUS,
+            (self.second - subtrahend.second) % _MODULUS,
         )
 
     def __str__(self) -> str:
@@ -107,9 +107,9 @@ class RowDigest:
         row_hashes = np.full(batch.num_rows, start, np.uint64)
         for at in range(0, batch.num_rows, _ROWS):
             piece = batch.slice(at, _ROWS)
-            part = row_hashes[at : at + _ROWS]
+            rows_of_piece = row_hashes[at : at + _ROWS]
             for column, values in zip(self._columns, piece.columns, strict=True):
-                column.add_to(part, values)
+                column.add_to(rows_of_piece, values)
         return row_hashes
 
 
@@ -164,9 +164,9 @@ def row_sums(hashes: Hashes) -> RowSums:
     """Sums the hashes of rows."""
     first = second = 0
     for at in range(0, len(hashes), _ROWS):
-        part = hashes[at : at + _ROWS]
-        first += int(_finish_hashes(part, _FIRST, 33).sum(dtype=np.uint64))
-        second += int(_finish_hashes(part, _SECOND, 29).sum(dtype=np.uint64))
+        piece = hashes[at : at + _ROWS]
+        first += int(_finish_hashes(piece, _FIRST, 33).sum(dtype=np.uint64))
+        second += int(_finish_hashes(piece, _SECOND, 29).sum(dtype=np.uint64))
     return RowSums(len(hashes), first % _MODULUS, second % _MODULUS)
 
 
@@ -188,8 +188,8 @@ def _partition_seed(partition: Mapping[str, str | None]) -> np.uint64:
     return _constants(("partition", text), 1)[0]
 
 
-def _constants(parts: tuple[str, ...], count: int) -> list[np.uint64]:
-    text = "\0".join(part.replace("\0", "\0\0") for part in parts)
+def _constants(names: tuple[str, ...], count: int) -> list[np.uint64]:
+    text = "\0".join(name.replace("\0", "\0\0") for name in names)
     data = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8 * count).digest()
     return [np.uint64(number) for number in np.frombuffer(data, np.dtype("<u8"))]
 
@@ -199,9 +199,9 @@ class _Column:
 
     def __init__(self, path: tuple[str, ...], kind: pa.DataType, tag: str) -> None:
         self._kind = kind
-        first, second, self._null = _constants((tag, *path), 3)
+        factor, second, self._null = _constants((tag, *path), 3)
         # Multiplication by an odd factor is a bijection.
-        self._first, self._second = first | np.uint64(1), second | np.uint64(1)
+        self._first, self._second = factor | np.uint64(1), second | np.uint64(1)
         self._dictionary: tuple[pa.Array, Hashes] | None = None
 
     def add_to(self, hashes: Hashes, values: pa.Array) -> None:
@@ -242,10 +242,10 @@ class _Column:
 
     def _mixed_dictionary(self, values: pa.Array) -> Hashes:
         """Returns the hashes of a dictionary, and caches them for the next chunk with it."""
-        last = self._dictionary
-        if last is None or not _is_same(last[0], values):
-            last = self._dictionary = values, self.mixed(values)
-        return last[1]
+        dictionary_hashes = self._dictionary
+        if dictionary_hashes is None or not _is_same(dictionary_hashes[0], values):
+            dictionary_hashes = self._dictionary = values, self.mixed(values)
+        return dictionary_hashes[1]
 
 
 class _Fixed(_Column):
@@ -263,10 +263,10 @@ class _Boolean(_Column):
     def words(self, values: pa.Array) -> Hashes:
         if values.type != self._kind:
             values = values.cast(self._kind)
-        first, start = divmod(values.offset, 8)
+        first_byte, start = divmod(values.offset, 8)
         size = -(-(start + len(values)) // 8)
         bits = np.unpackbits(
-            np.frombuffer(values.buffers()[1], np.uint8, size, first), bitorder="little"
+            np.frombuffer(values.buffers()[1], np.uint8, size, first_byte), bitorder="little"
         )
         return bits[start : start + len(values)].astype(np.uint64)
 
@@ -301,16 +301,16 @@ class _Bytes(_Column):
         text_words = np.empty(len(values), np.uint64)
         for at in range(0, len(values), _TEXTS):
             bounds = ends[at : at + _TEXTS + 1].astype(np.int64)
-            first, last = int(bounds[0]), int(bounds[-1])
+            start, end = int(bounds[0]), int(bounds[-1])
             # Whole blocks are read at every start, also beyond the last value.
-            size = last - first + _BLOCK
-            if data is not None and first + size <= data.size:
-                piece = np.frombuffer(data, np.uint8, size, first)
+            size = end - start + _BLOCK
+            if data is not None and start + size <= data.size:
+                piece = np.frombuffer(data, np.uint8, size, start)
             else:
                 piece = np.zeros(size, np.uint8)
-                if last > first:
-                    piece[:-_BLOCK] = np.frombuffer(data, np.uint8, last - first, first)
-            bounds -= first
+                if end > start:
+                    piece[:-_BLOCK] = np.frombuffer(data, np.uint8, end - start, start)
+            bounds -= start
             text_words[at : at + _TEXTS] = _text_hashes(piece, bounds[:-1], np.diff(bounds))
         return text_words
 
@@ -345,21 +345,21 @@ class _List(_Column):
         ends = np.frombuffer(
             values.buffers()[1], width, len(values) + 1, values.offset * width.itemsize
         ).astype(np.int64)
-        first, last = int(ends[0]), int(ends[-1])
-        starts, lengths = ends[:-1] - first, np.diff(ends)
-        elements = np.zeros(last - first, np.uint64)
-        entries = values.values.slice(first, last - first)
-        for at in range(0, last - first, _ROWS):
-            part = entries.slice(at, _ROWS)
-            self._element.add_to(elements[at : at + _ROWS], part)
-        positions = np.arange(last - first) - np.repeat(starts, lengths)
+        start, end = int(ends[0]), int(ends[-1])
+        starts, lengths = ends[:-1] - start, np.diff(ends)
+        elements = np.zeros(end - start, np.uint64)
+        entries = values.values.slice(start, end - start)
+        for at in range(0, end - start, _ROWS):
+            piece = entries.slice(at, _ROWS)
+            self._element.add_to(elements[at : at + _ROWS], piece)
+        positions = np.arange(end - start) - np.repeat(starts, lengths)
         elements += (positions.astype(np.uint64) + np.uint64(1)) * _LIST_POSITION
         elements *= self._first
         elements ^= elements >> _SHIFT
         elements *= self._second
-        totals = np.zeros(last - first + 1, np.uint64)
+        totals = np.zeros(end - start + 1, np.uint64)
         np.cumsum(elements, out=totals[1:])
-        words = totals[ends[1:] - first] - totals[starts]
+        words = totals[ends[1:] - start] - totals[starts]
         return words + lengths.astype(np.uint64) * _LIST_LENGTH
 
 
@@ -390,14 +390,14 @@ def _text_hashes(
         blocks: npt.NDArray[Any] = np.ndarray(
             (len(data) - 8 * words + 1,), block, data, strides=(1,)
         )
-        taken = blocks[starts_here].view(np.uint64)
+        text_words = blocks[starts_here].view(np.uint64)
         if int(lengths_here.min()) < 8 * words:
-            taken &= _masks(words).take(lengths_here, mode="clip").view(np.uint64)
-        first, second = _text_factors(begin // 8, words)
+            text_words &= _masks(words).take(lengths_here, mode="clip").view(np.uint64)
+        factors, second = _text_factors(begin // 8, words)
         # Faster than broadcasting, whose inner loop would cover only the words of one string.
-        taken *= first[: len(taken)]
-        taken ^= taken >> _SHIFT
-        total = taken.reshape(len(starts_here), words) @ second
+        text_words *= factors[: len(text_words)]
+        text_words ^= text_words >> _SHIFT
+        total = text_words.reshape(len(starts_here), words) @ second
         if rows is None:
             hashes += total
         else:
@@ -409,11 +409,11 @@ def _long_text_hash(text: npt.NDArray[np.uint8]) -> Hashes:
     """Sums the hashes of the words of one string, like `_text_hashes`."""
     text_hash = np.zeros(1, np.uint64)
     for begin in range(0, len(text), _LONG_STEP):
-        part = text[begin : begin + _LONG_STEP]
-        words = np.zeros(-(-len(part) // 8), np.uint64)
-        words.view(np.uint8)[: len(part)] = part
-        first, second = _long_text_factors(begin // 8)
-        words *= first[: len(words)]
+        piece = text[begin : begin + _LONG_STEP]
+        words = np.zeros(-(-len(piece) // 8), np.uint64)
+        words.view(np.uint8)[: len(piece)] = piece
+        factors, second = _long_text_factors(begin // 8)
+        words *= factors[: len(words)]
         words ^= words >> _SHIFT
         words *= second[: len(words)]
         text_hash += words.sum(dtype=np.uint64)
@@ -429,8 +429,8 @@ def _long_text_factors(position: int) -> tuple[Hashes, Hashes]:
 @functools.cache
 def _masks(words: int) -> npt.NDArray[Any]:
     """Returns, for each length up to `words` words, the masks that clear the bits beyond it."""
-    kept = np.arange(8 * words) < np.arange(8 * words + 1)[:, np.newaxis]
-    masks = np.where(kept, np.uint8(255), np.uint8(0))
+    is_kept = np.arange(8 * words) < np.arange(8 * words + 1)[:, np.newaxis]
+    masks = np.where(is_kept, np.uint8(255), np.uint8(0))
     return masks.view(np.dtype((np.void, 8 * words)))[:, 0]
 
 
@@ -469,12 +469,12 @@ def _fixed_words(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(values.buffers()[1], word, len(values), values.offset * word.itemsize)
 
 
-def _is_same(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two arrays share their memory, which `one` keeps alive."""
-    if one.type != other.type or (len(one), one.offset) != (len(other), other.offset):
+def _is_same(before: pa.Array, values: pa.Array) -> bool:
+    """Whether two arrays share their memory, which `before` keeps alive."""
+    if before.type != values.type or (len(before), before.offset) != (len(values), values.offset):
         return False
-    return [_address(part) for part in one.buffers()] == [
-        _address(part) for part in other.buffers()
+    return [_address(buffer) for buffer in before.buffers()] == [
+        _address(buffer) for buffer in values.buffers()
     ]
 
 

@@ -42,8 +42,8 @@ def output_tags(
     if iceberg_compat is not None:
         tags[ICEBERG_COMPAT] = str(iceberg_compat)
     for name, choose in zip(INSERTION_TIMES, (min, max), strict=True):
-        own = [source.get(name) or source.get("INSERTION_TIME") for source in sources]
-        instants = [int(text) for text in own if text is not None and _is_number(text)]
+        insertion_texts = [source.get(name) or source.get("INSERTION_TIME") for source in sources]
+        instants = [int(text) for text in insertion_texts if text is not None and _is_number(text)]
         if instants and len(instants) == len(sources):
             tags[name] = str(choose(instants))
     return tags
@@ -71,8 +71,8 @@ def with_compaction_tags(
     )
     tags = removes["tags"]
     rows = [
-        _merge_tags(old, target, where)
-        for old, target, where in zip(
+        _merge_tags(tags_before, target, where)
+        for tags_before, target, where in zip(
             tags.to_pylist(), into.to_pylist(), info.to_pylist(), strict=True
         )
     ]
@@ -95,34 +95,36 @@ def with_tag(tags: pa.Array, name: str, texts: pa.StringArray) -> pa.MapArray:
         tags = pa.nulls(len(tags), STRING_MAP)
     entries = pc.list_parent_indices(_as_list(tags))
     keys, values = _entries(tags)
-    new = np.flatnonzero(to_bools(pc.is_valid(texts)))
-    kept = to_bools(
-        pc.invert(pc.and_(pc.equal(keys, name), pc.is_in(entries, value_set=pa.array(new))))
+    tagged_rows = np.flatnonzero(to_bools(pc.is_valid(texts)))
+    is_kept = to_bools(
+        pc.invert(pc.and_(pc.equal(keys, name), pc.is_in(entries, value_set=pa.array(tagged_rows))))
     )
-    of = np.concatenate([entries.to_numpy()[kept], new])
+    of = np.concatenate([entries.to_numpy()[is_kept], tagged_rows])
     order = np.argsort(of, kind="stable")
     offsets = np.searchsorted(of[order], np.arange(len(tags) + 1))
-    known = to_bools(pc.or_(pc.is_valid(tags), pc.is_valid(texts)))
+    has_tags = to_bools(pc.or_(pc.is_valid(tags), pc.is_valid(texts)))
     # A null offset marks a null map.
-    starts = pa.array(offsets, pa.int32(), mask=np.append(~known, False))
+    starts = pa.array(offsets, pa.int32(), mask=np.append(~has_tags, False))
     take = pa.array(order)
-    more = pa.repeat(name, len(new))
+    names = pa.repeat(name, len(tagged_rows))
     return pa.MapArray.from_arrays(
         starts,
-        pa.concat_arrays([keys.filter(booleans(kept)), more]).take(take),
-        pa.concat_arrays([values.filter(booleans(kept)), texts.take(pa.array(new))]).take(take),
+        pa.concat_arrays([keys.filter(booleans(is_kept)), names]).take(take),
+        pa.concat_arrays(
+            [values.filter(booleans(is_kept)), texts.take(pa.array(tagged_rows))]
+        ).take(take),
     )
 
 
 def _merge_tags(
-    old: list[tuple[str, str]] | None, into: str | None, info: str | None
+    tags: list[tuple[str, str]] | None, into: str | None, info: str | None
 ) -> list[tuple[str, str]] | None:
     if into is None or info is None:
-        return old
-    kept = [
-        (key, value) for key, value in old or () if key not in (COMPACTED_INTO, COMPACTION_INFO)
+        return tags
+    other_tags = [
+        (key, value) for key, value in tags or () if key not in (COMPACTED_INTO, COMPACTION_INFO)
     ]
-    return [*kept, (COMPACTED_INTO, into), (COMPACTION_INFO, info)]
+    return [*other_tags, (COMPACTED_INTO, into), (COMPACTION_INFO, info)]
 
 
 def _escape_paths(paths: pa.StringArray) -> pa.Array:

@@ -118,13 +118,15 @@ class FileActionLayout:
         layout lacks, and `RefusedError` if statistics would be lost.
         """
         self._require_fields(batch)
-        return pa.chunked_array([self._adds(part) for part in batch.to_batches()], self.add_type)
+        return pa.chunked_array(
+            [self._adds(actions) for actions in batch.to_batches()], self.add_type
+        )
 
     def removes(self, batch: pa.Table) -> pa.ChunkedArray:
         """A batch of tombstones as rows of the checkpoint's column `remove`."""
         self._require_fields(batch, removes=True)
         return pa.chunked_array(
-            [self._removes(part) for part in batch.to_batches()], self.remove_type
+            [self._removes(actions) for actions in batch.to_batches()], self.remove_type
         )
 
     def _adds(self, batch: pa.RecordBatch) -> pa.StructArray:
@@ -227,20 +229,20 @@ class FileActionLayout:
         return pc.replace_with_mask(stats, needed, rendered.values)
 
     def _struct(
-        self, stats: pa.Array, parsed: pa.Array | None, wanted: pa.StructType
+        self, stats: pa.Array, parsed: pa.Array | None, target: pa.StructType
     ) -> pa.StructArray:
-        from_json = parse_statistics(stats, wanted)
+        from_json = parse_statistics(stats, target)
         lost = from_json.lost
         values = from_json.values
         if parsed is not None and parsed.null_count < len(parsed):
-            aligned = align_statistics(parsed, wanted)
+            aligned = align_statistics(parsed, target)
             lost = tuple(sorted({*lost, *aligned.lost}))
             # Values that the writer stored as a struct are exact; JSON may be truncated or rounded.
             values = pc.if_else(pc.is_valid(aligned.values), aligned.values, values)
         if not self.stats_as_json and (lost := self._relevant(lost)):
-            if lost == (_TIGHT_BOUNDS,) and wanted.get_field_index(*_TIGHT_BOUNDS) < 0:
+            if lost == (_TIGHT_BOUNDS,) and target.get_field_index(*_TIGHT_BOUNDS) < 0:
                 # Files keep `tightBounds` after the feature deletionVectors is dropped.
-                wider = pa.struct([*wanted, pa.field(*_TIGHT_BOUNDS, pa.bool_())])
+                wider = pa.struct([*target, pa.field(*_TIGHT_BOUNDS, pa.bool_())])
                 raise UnknownFieldsError(replace(self, statistics_type=wider, source_type=wider))
             raise _loss(lost, "as a struct alone")
         return values
@@ -296,8 +298,10 @@ def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> 
     )
     if COMMIT_VERSION in tombstones.column_names:
         versions = tombstones[COMMIT_VERSION].to_numpy()
-        known, at = np.unique(versions, return_inverse=True)
-        committed = pa.array([commit_times.get(int(version)) for version in known], pa.int64())
+        known_versions, at = np.unique(versions, return_inverse=True)
+        committed = pa.array(
+            [commit_times.get(int(version)) for version in known_versions], pa.int64()
+        )
         times = pc.max_element_wise(times, committed.take(pa.array(at)), skip_nulls=True)
     return times
 
@@ -358,17 +362,17 @@ _VERSION_2_ONLY = ("checkpointMetadata", "sidecar")
 
 
 def _single_type(name: str, values: Sequence[Mapping[str, Any] | None]) -> pa.StructType:
-    known = _SINGLE_TYPES[name]
+    known_fields = _SINGLE_TYPES[name]
     extra: dict[str, list[Any]] = {}
     for value in values:
         for key in value or {}:
-            if key not in known:
+            if key not in known_fields:
                 extra.setdefault(key, []).append((value or {})[key])
     inferred = [pa.field(key, pa.infer_type(extra_value)) for key, extra_value in extra.items()]
     for field in inferred:
         _require_storable(field, name)
     _require_few(inferred, name)
-    return pa.struct([*(pa.field(key, kind) for key, kind in known.items()), *inferred])
+    return pa.struct([*(pa.field(key, kind) for key, kind in known_fields.items()), *inferred])
 
 
 def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType | None) -> Any:
@@ -400,24 +404,24 @@ def _may_be_rounded(values: pa.Array) -> bool:
     return pa.types.is_list(values.type) and _may_be_rounded(values.flatten())
 
 
-def _cast_struct(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if values.type == wanted:
+def _cast_struct(values: pa.Array, target: pa.DataType) -> pa.Array:
+    if values.type == target:
         return values
-    known = dict(zip(values.type.names, values.flatten(), strict=True))
+    children_by_name = dict(zip(values.type.names, values.flatten(), strict=True))
     children = [
-        known[field.name].cast(field.type)
-        if field.name in known
+        children_by_name[field.name].cast(field.type)
+        if field.name in children_by_name
         else pa.nulls(len(values), field.type)
-        for field in wanted
+        for field in target
     ]
-    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=pc.is_null(values))
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=pc.is_null(values))
 
 
-def _struct(columns: Mapping[str, pa.Array], wanted: pa.StructType, rows: int) -> pa.StructArray:
-    if not wanted.num_fields:
-        return pa.array([{}] * rows, wanted)
+def _struct(columns: Mapping[str, pa.Array], target: pa.StructType, rows: int) -> pa.StructArray:
+    if not target.num_fields:
+        return pa.array([{}] * rows, target)
     return pa.StructArray.from_arrays(
-        [columns[field.name] for field in wanted], fields=list(wanted)
+        [columns[field.name] for field in target], fields=list(target)
     )
 
 
@@ -425,9 +429,11 @@ def _unknown(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> list[pa.Fie
     return [schema.field(name) for name in unknown_columns(schema.empty_table(), types)]
 
 
-def _merge_fields(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tuple[pa.Field, ...]:
-    merged = {field.name: field for field in known}
-    for field in found:
+def _merge_fields(
+    known_fields: tuple[pa.Field, ...], fields: Sequence[pa.Field]
+) -> tuple[pa.Field, ...]:
+    merged = {field.name: field for field in known_fields}
+    for field in fields:
         _require_storable(field, "the file actions")
         if field.name in merged:
             kind = _merged_type(merged[field.name].type, field.type)
@@ -437,14 +443,16 @@ def _merge_fields(known: tuple[pa.Field, ...], found: Sequence[pa.Field]) -> tup
     return tuple(merged.values())
 
 
-def _merged_type(known: pa.DataType, found: pa.DataType) -> pa.DataType:
-    if known == found:
-        return known
+def _merged_type(known_type: pa.DataType, new_type: pa.DataType) -> pa.DataType:
+    if known_type == new_type:
+        return known_type
     try:
-        schemas = [pa.schema([pa.field("field", kind)]) for kind in (known, found)]
+        schemas = [pa.schema([pa.field("field", kind)]) for kind in (known_type, new_type)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        problem = f"a field of the file actions has both the type {known} and the type {found}"
+        problem = (
+            f"a field of the file actions has both the type {known_type} and the type {new_type}"
+        )
         raise _not_carried(problem) from None
 
 
@@ -480,9 +488,9 @@ def _has_empty_struct(kind: pa.DataType) -> bool:
     return False
 
 
-def _not_carried(why: str) -> RefusedError:
+def _not_carried(reason: str) -> RefusedError:
     return RefusedError(
-        f"an unknown field cannot be copied to a checkpoint: {why}",
+        f"an unknown field cannot be copied to a checkpoint: {reason}",
         remedy="checkpoint the table with the engine that writes this field",
     )
 

@@ -79,17 +79,17 @@ class CommitFacts:
         if pc.count_distinct(keys).as_py() < len(keys):
             yield "has a file twice"
         expected = [self.live.select(["path"])]
-        known = [logical_locations(self.live, root=self.root)]
+        known_locations = [logical_locations(self.live, root=self.root)]
         if before is not None:
             unnamed = pc.invert(pc.is_in(locations_of(before, root=self.root), self.named))
             before = before.filter(unnamed)
             expected.append(before.select(["path"]))
-            known.append(logical_locations(before, root=self.root))
-        locations = pa.concat_arrays(known)
+            known_locations.append(logical_locations(before, root=self.root))
+        locations = pa.concat_arrays(known_locations)
         lost = pa.concat_tables(expected).filter(pc.invert(pc.is_in(locations, there)))
-        others = pc.is_in(lost["path"], pc.unique(files["path"]))
-        yield from _name_files("has another deletion vector for", lost.filter(others))
-        yield from _name_files("lacks live files:", lost.filter(pc.invert(others)))
+        has_other_vector = pc.is_in(lost["path"], pc.unique(files["path"]))
+        yield from _name_files("has another deletion vector for", lost.filter(has_other_vector))
+        yield from _name_files("lacks live files:", lost.filter(pc.invert(has_other_vector)))
         removed = pc.is_in(keys, pc.unique(logical_file_keys(self.removed)))
         yield from _name_files("has files that a commit removed:", files.filter(removed))
         if self.is_exact and (is_complete or before is not None):
@@ -99,8 +99,8 @@ class CommitFacts:
 
 def _name_files(problem: str, files: pa.Table) -> Iterator[str]:
     if files.num_rows:
-        more = f" and {files.num_rows - 1} others" if files.num_rows > 1 else ""
-        yield f"{problem} {files['path'][0].as_py()}{more}"
+        suffix = f" and {files.num_rows - 1} others" if files.num_rows > 1 else ""
+        yield f"{problem} {files['path'][0].as_py()}{suffix}"
 
 
 def _codes(texts: Sequence[pa.Array]) -> _Ints:
@@ -111,9 +111,9 @@ def _codes(texts: Sequence[pa.Array]) -> _Ints:
 
 def _least(codes: _Ints, values: _Ints) -> _Ints:
     """Returns, for each row, the least value of the rows with its code."""
-    least = np.full(_length(codes), np.iinfo(np.int64).max)
-    np.minimum.at(least, codes, values)
-    return least[codes]
+    lowest = np.full(_length(codes), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, codes, values)
+    return lowest[codes]
 
 
 def _counts(codes: _Ints, rows: npt.NDArray[np.bool_]) -> _Ints:

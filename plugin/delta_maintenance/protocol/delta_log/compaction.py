@@ -46,12 +46,12 @@ class RangeContent:
         total = np.add.reduce(hashes * weights, dtype=np.uint64)
         self.keys = (self.keys + int(total)) % 2**64
 
-    def add(self, other: RangeContent) -> None:
+    def add(self, content: RangeContent) -> None:
         """Adds the content of another part of the same range."""
-        self.adds += other.adds
-        self.removes += other.removes
-        self.keys = (self.keys + other.keys) % 2**64
-        self.singles.update(other.singles)
+        self.adds += content.adds
+        self.removes += content.removes
+        self.keys = (self.keys + content.keys) % 2**64
+        self.singles.update(content.singles)
 
     @property
     def actions(self) -> int:
@@ -92,9 +92,9 @@ class RangeReplay:
         if not survives.all():
             _require_unique(lines, hashes, survives, files)
             self.superseded += int((~survives).sum())
-        kept = lines.filter(survives)
-        self.content.count(hashes[survives], kept.is_remove)
-        return kept
+        survivors = lines.filter(survives)
+        self.content.count(hashes[survives], survivors.is_remove)
+        return survivors
 
 
 def content_of(text: TextLines) -> RangeContent:
@@ -113,8 +113,8 @@ def single_value(line: bytes) -> object:
     return _without_nulls(parse_line(line))
 
 
-def _require_carried(name: str, found: SingleLines) -> None:
-    actions = found.actions
+def _require_carried(name: str, singles: SingleLines) -> None:
+    actions = singles.actions
     if actions.repeated:
         raise _repetition_error(name, min(actions.repeated))
     lost = sorted(actions.unknown)

@@ -115,11 +115,11 @@ class FileHistory:
         """The version of the base, or 0."""
         self.last = last
         self._base_version = first if base is not None else ABSENT
-        parts = [part for part in (base, *tail) if part is not None]
+        tables = [actions for actions in (base, *tail) if actions is not None]
         batches = [
-            (batch, part.version, is_add)
-            for part in parts
-            for batch, is_add in ((part.adds, True), (part.removes, False))
+            (batch, actions.version, is_add)
+            for actions in tables
+            for batch, is_add in ((actions.adds, True), (actions.removes, False))
             if batch.num_rows
         ]
         encoded = _keys([batch for batch, _, _ in batches])
@@ -163,9 +163,9 @@ class FileHistory:
         The row is `ABSENT` if the file has no action up to that version.
         """
         rows = np.full(len(self.keys), ABSENT, np.int64)
-        known = np.flatnonzero(self._versions <= version)
+        past_rows = np.flatnonzero(self._versions <= version)
         # Rows of one file are sorted by version, and the last assignment wins.
-        rows[self._codes[known]] = known
+        rows[self._codes[past_rows]] = past_rows
         live = np.zeros(len(rows), bool)
         present = rows >= 0
         live[present] = self._is_add[rows[present]]
@@ -216,10 +216,12 @@ class FileHistory:
         for flag in (True, False):
             rows = np.flatnonzero(committed & (self._is_add == flag))
             yield from self._group_violations("repeated-file", rows[self._repeats(locations, rows)])
-        same = self._codes[1:] == self._codes[:-1]
-        together = same & (self._versions[1:] == self._versions[:-1])
-        both = together & (self._is_add[1:] != self._is_add[:-1])
-        yield from self._group_violations("added-and-removed", np.flatnonzero(both) + 1)
+        is_same_file = self._codes[1:] == self._codes[:-1]
+        together = is_same_file & (self._versions[1:] == self._versions[:-1])
+        is_added_and_removed = together & (self._is_add[1:] != self._is_add[:-1])
+        yield from self._group_violations(
+            "added-and-removed", np.flatnonzero(is_added_and_removed) + 1
+        )
         yield from self._group_violations("remove-of-absent-file", self._removes_of_absent)
         # Compared as written: two spellings of one path are two keys without deletion vectors.
         written = _encode_texts(self._paths)
@@ -244,10 +246,12 @@ class FileHistory:
         intended = _encode_texts(intended_locations(self._paths, root=root))
         # A key that was once added names another file, unless the location is the same.
         never_added = absent[~added[self._codes[absent]]]
-        one = self._first_after(places, codes, starts, absent)
-        other = self._first_after(intended, codes, starts, never_added)
+        placed_first = self._first_after(places, codes, starts, absent)
+        intended_first = self._first_after(intended, codes, starts, never_added)
         versions = np.append(self._versions, self.last + 1)
-        rows = np.where(versions[one] <= versions[other], one, other)
+        rows = np.where(
+            versions[placed_first] <= versions[intended_first], placed_first, intended_first
+        )
         codes, rows = codes[rows < len(self._codes)], rows[rows < len(self._codes)]
         keys, removed_keys = (self.keys.take(integers(c)) for c in (codes, self._codes[rows]))
         adds = self._stamps(intended, self._codes[self._is_add], self._versions[self._is_add])
@@ -338,10 +342,10 @@ class FileHistory:
         return np.sort(rows[(running - offsets > 1) & (change > 0)])
 
     def _group_violations(self, rule: str, rows: Ints) -> Iterator[RuleViolation]:
-        versions, first, counts = np.unique(
+        versions, first_rows, counts = np.unique(
             self._versions[rows], return_index=True, return_counts=True
         )
-        for version, at, count in zip(versions.tolist(), first, counts.tolist(), strict=True):
+        for version, at, count in zip(versions.tolist(), first_rows, counts.tolist(), strict=True):
             path = self.path(int(self._codes[rows[at]]))
             yield RuleViolation(rule=rule, version=version, path=path, count=count)
 
@@ -385,12 +389,12 @@ def _data_changes(batch: pa.Table) -> Bools:
 
 def _vector_ids(keys: pa.StringArray) -> pa.StringArray:
     """The ID of the deletion vector in each key, empty without one."""
-    first = pc.list_element(pc.split_pattern(keys, "\0", max_splits=1), 0)
-    return pc.if_else(pc.match_substring(keys, "\0"), first, "")
+    ids = pc.list_element(pc.split_pattern(keys, "\0", max_splits=1), 0)
+    return pc.if_else(pc.match_substring(keys, "\0"), ids, "")
 
 
-def _concat(parts: Iterator[npt.NDArray[np.generic]]) -> Ints:
-    arrays = [np.asarray(part, np.int64) for part in parts]
+def _concat(pieces: Iterator[npt.NDArray[np.generic]]) -> Ints:
+    arrays = [np.asarray(piece, np.int64) for piece in pieces]
     return np.concatenate([np.empty(0, np.int64), *arrays])
 
 
@@ -407,8 +411,8 @@ def _first_rows(codes: Ints, count: int) -> Ints:
 
 def _take_paths(columns: Sequence[pa.ChunkedArray], rows: Ints) -> pa.Array:
     chunks = [chunk for column in columns for chunk in column.chunks]
-    taken = pa.chunked_array(chunks, pa.string()).take(integers(rows))
-    return pa.concat_arrays([pa.array([], pa.string()), *taken.chunks])
+    paths = pa.chunked_array(chunks, pa.string()).take(integers(rows))
+    return pa.concat_arrays([pa.array([], pa.string()), *paths.chunks])
 
 
 def _locations(paths: pa.StringArray, root: str) -> Ints:

@@ -105,11 +105,11 @@ def classic_checkpoint_name(version: int) -> str:
     return f"{version_prefix(version)}.checkpoint.parquet"
 
 
-def multipart_checkpoint_name(version: int, part: int, parts: int) -> str:
-    """`N.checkpoint.o.p.parquet`. `parts` must be at least 2; one part is a classic checkpoint."""
-    if parts < 2:
+def multipart_checkpoint_name(version: int, number: int, count: int) -> str:
+    """`N.checkpoint.o.p.parquet`. `count` must be at least 2; one part is a classic checkpoint."""
+    if count < 2:
         raise InvalidRequestError("a multi-part checkpoint has at least two parts")
-    return f"{version_prefix(version)}.checkpoint.{_part_of(part, parts)}.parquet"
+    return f"{version_prefix(version)}.checkpoint.{_part_of(number, count)}.parquet"
 
 
 def uuid_checkpoint_name(version: int, uuid: str, encoding: Encoding) -> str:
@@ -129,10 +129,10 @@ def checksum_name(version: int) -> str:
     return f"{version_prefix(version)}.crc"
 
 
-def sidecar_name(version: int, part: int, parts: int, uuid: str) -> str:
+def sidecar_name(version: int, number: int, count: int, uuid: str) -> str:
     """The name of a sidecar within `_sidecars`; it names the checkpoint it is written for."""
     return (
-        f"{version_prefix(version)}.checkpoint.{_part_of(part, parts)}"
+        f"{version_prefix(version)}.checkpoint.{_part_of(number, count)}"
         f".{_checked_uuid(uuid)}.parquet"
     )
 
@@ -203,10 +203,10 @@ def _is_valid(file: LogFile) -> bool:
     return True
 
 
-def _part_of(part: int, parts: int) -> str:
-    if not 1 <= part <= parts < 10**10:
-        raise InvalidRequestError(f"a checkpoint has no part {part} of {parts}")
-    return f"{part:010d}.{parts:010d}"
+def _part_of(number: int, count: int) -> str:
+    if not 1 <= number <= count < 10**10:
+        raise InvalidRequestError(f"a checkpoint has no part {number} of {count}")
+    return f"{number:010d}.{count:010d}"
 
 
 def _checked_uuid(uuid: str) -> str:

@@ -179,9 +179,9 @@ def _both_orders_agree(value: Json) -> bool:
 
 
 def _checksum_matches(value: Json) -> bool:
-    found = value.get("checksum")
-    return found is None or any(
-        found == checksum(value, sort_whole_pairs=order) for order in (False, True)
+    stored = value.get("checksum")
+    return stored is None or any(
+        stored == checksum(value, sort_whole_pairs=order) for order in (False, True)
     )
 
 

@@ -126,8 +126,8 @@ class FileReplay:
             by_hash = np.argsort(hashes, kind="stable")
         order = order[by_hash]
         if has_repeats:
-            first = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
-            if not _same_texts(keys, order[repeats], keys, first[repeats]):
+            first_rows = order[np.maximum.accumulate(np.where(repeats, 0, np.arange(len(order))))]
+            if not _same_texts(keys, order[repeats], keys, first_rows[repeats]):
                 return self._switch_to_exact(keys, newest_first, remember)
             order, ordered = order[~repeats], ordered[~repeats]
         candidates = np.flatnonzero(self._bitmap[ordered % len(self._bitmap)])
@@ -176,8 +176,8 @@ class FileReplay:
         if 8 * self._count > len(self._bitmap) < _MAX_BITMAP_SIZE:
             self._bitmap = np.zeros(_MAX_BITMAP_SIZE, np.bool_)
             added += [level_hashes for level_hashes, _ in self._levels]
-        for each in added:
-            self._bitmap[each % len(self._bitmap)] = True
+        for hashed in added:
+            self._bitmap[hashed % len(self._bitmap)] = True
 
     def _same_as_remembered(
         self, keys: pa.StringArray, rows: Positions, remembered: Positions
@@ -186,44 +186,46 @@ class FileReplay:
         rows, remembered = rows[ascending], remembered[ascending]
         bounds = [*np.searchsorted(remembered, self._starts), len(remembered)]
         texts = [
-            chunk.take(integers(remembered[first:last] - start))
-            for chunk, start, first, last in zip(
+            chunk.take(integers(remembered[begin:end] - start))
+            for chunk, start, begin, end in zip(
                 self._keys, self._starts, bounds[:-1], bounds[1:], strict=True
             )
-            if last > first
+            if end > begin
         ]
         return bool(pc.all(pc.equal(pa.concat_arrays(texts), keys.take(integers(rows)))).as_py())
 
     def _switch_to_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         remembered = [positions for _, positions in self._levels]
-        texts = pa.chunked_array([known.cast(pa.binary()) for known in self._keys], pa.binary())
-        kept = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
-        self._exact = set(kept.to_pylist())
+        texts = pa.chunked_array(
+            [key_texts.cast(pa.binary()) for key_texts in self._keys], pa.binary()
+        )
+        survivors = texts.take(pa.array(np.concatenate([np.empty(0, np.int64), *remembered])))
+        self._exact = set(survivors.to_pylist())
         self._levels, self._keys, self._starts = [], [], []
         return self._surviving_exact(keys, order, remember)
 
     def _surviving_exact(self, keys: pa.StringArray, order: Positions, remember: bool) -> Positions:
         assert self._exact is not None
         texts = keys.cast(pa.binary()).to_pylist()
-        new: dict[bytes, int] = {}
+        new_keys: dict[bytes, int] = {}
         for position in order.tolist():
             if texts[position] not in self._exact:
-                new.setdefault(texts[position], position)
+                new_keys.setdefault(texts[position], position)
         if remember:
-            self._exact.update(new)
-        return np.array(list(new.values()), np.int64)
+            self._exact.update(new_keys)
+        return np.array(list(new_keys.values()), np.int64)
 
 
 def _merge(
-    left: tuple[Hashes, Positions], right: tuple[Hashes, Positions]
+    one: tuple[Hashes, Positions], right: tuple[Hashes, Positions]
 ) -> tuple[Hashes, Positions]:
-    hashes = np.concatenate([left[0], right[0]])
+    hashes = np.concatenate([one[0], right[0]])
     order = np.argsort(hashes)  # no hash repeats
-    return hashes[order], np.concatenate([left[1], right[1]])[order]
+    return hashes[order], np.concatenate([one[1], right[1]])[order]
 
 
 def _same_texts(
-    left: pa.StringArray, left_rows: Positions, right: pa.StringArray, right_rows: Positions
+    one: pa.StringArray, left_rows: Positions, right: pa.StringArray, right_rows: Positions
 ) -> bool:
-    left_texts, right_texts = left.take(integers(left_rows)), right.take(integers(right_rows))
+    left_texts, right_texts = one.take(integers(left_rows)), right.take(integers(right_rows))
     return bool(pc.all(pc.equal(left_texts, right_texts)).as_py())

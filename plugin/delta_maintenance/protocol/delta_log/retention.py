@@ -21,16 +21,17 @@ from delta_maintenance.protocol.delta_log.file_names import (
 
 def version_gaps(versions: Iterable[int], *, first: int = 0) -> list[tuple[int, int]]:
     """Returns the first and the last version of each gap from version `first` on, ascending."""
-    known = sorted({version for version in versions if version >= first})
-    return [(low + 1, high - 1) for low, high in pairwise(known) if high > low + 1]
+    ordered = sorted({version for version in versions if version >= first})
+    return [(low + 1, high - 1) for low, high in pairwise(ordered) if high > low + 1]
 
 
-def start_of_run(versions: Collection[int], last: int) -> int:
-    """Returns the first version of the contiguous run that ends with `last`; `last` + 1 if `last`
-    is missing.
+def start_of_run(versions: Collection[int], newest: int) -> int:
+    """Returns the first version of the contiguous run that ends with `newest`.
+
+    `newest` + 1 if `newest` is missing.
     """
-    start = last + 1
-    for version in sorted((version for version in versions if version <= last), reverse=True):
+    start = newest + 1
+    for version in sorted((version for version in versions if version <= newest), reverse=True):
         if version != start - 1:
             break
         start = version

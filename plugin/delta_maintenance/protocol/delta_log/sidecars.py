@@ -120,7 +120,7 @@ def spark_schema(schema: pa.Schema) -> SparkSchema | None:
 
 
 def merged_schemas(
-    one: SparkSchema, other: SparkSchema, *, without: Collection[str] = ()
+    schema: SparkSchema, added: SparkSchema, *, without: Collection[str] = ()
 ) -> SparkSchema:
     """Merges the fields of two schemas, those of the first one before fields that only the second
     one has.
@@ -128,18 +128,18 @@ def merged_schemas(
     If a field has different types, the type of the first schema is used. Fields of actions in
     `without` are taken from the first schema only.
     """
-    theirs = {member["name"]: member for member in other.get("fields", ())}
+    theirs = {member["name"]: member for member in added.get("fields", ())}
     fields = []
-    for member in one.get("fields", ()):
+    for member in schema.get("fields", ()):
         match = theirs.pop(member["name"], None)
         kinds = [item["type"] for item in (member, match) if item is not None]
         if len(kinds) == 2 and all(isinstance(kind, Mapping) for kind in kinds):
-            mine, same = kinds
-            if mine.get("type") == same.get("type") == "struct":
-                member = {**member, "type": merged_schemas(mine, same, without=without)}
+            mine, theirs_kind = kinds
+            if mine.get("type") == theirs_kind.get("type") == "struct":
+                member = {**member, "type": merged_schemas(mine, theirs_kind, without=without)}
         fields.append(member)
-    others = (member for name, member in theirs.items() if name not in without)
-    return {"type": "struct", "fields": [*fields, *others]}
+    new_members = (member for name, member in theirs.items() if name not in without)
+    return {"type": "struct", "fields": [*fields, *new_members]}
 
 
 _PRIMITIVES: Mapping[pa.DataType, str] = {
@@ -257,7 +257,7 @@ class SidecarSummary:
             if values.pop("check") != _check(name, values):
                 return None
             counts = [values[name] for name in ("adds", "tombstones", "bytes")]
-            first, last = values["locations"]
+            lowest, highest = values["locations"]
             deleted, key_filter = values.get("deleted"), values.get("filter")
             numbers = [*counts, *(deleted or ()), *(key_filter or ())]
             if not all(type(number) is int and abs(number) < 2**63 for number in numbers):
@@ -267,8 +267,8 @@ class SidecarSummary:
             adds, tombstones, size = counts
             return cls(
                 tally=Tally(adds, tombstones, size, int(values["keys"], 16) % 2**64),
-                first_location=unquote_to_bytes(first),
-                last_location=unquote_to_bytes(last),
+                first_location=unquote_to_bytes(lowest),
+                last_location=unquote_to_bytes(highest),
                 deleted_first=None if deleted is None else deleted[0],
                 deleted_last=None if deleted is None else deleted[1],
                 filter=None
@@ -353,12 +353,12 @@ class SummaryBuilder:
     def _include_deletions(self, tombstones: pa.Table) -> None:
         if not tombstones.num_rows:
             return
-        first = last = _NO_TIME
+        earliest = latest = _NO_TIME
         if "deletionTimestamp" in tombstones.column_names:
             times = pc.min_max(pc.fill_null(tombstones["deletionTimestamp"], _NO_TIME)).as_py()
-            first, last = times["min"], times["max"]
-        before = self._deleted or (first, last)
-        self._deleted = min(first, before[0]), max(last, before[1])
+            earliest, latest = times["min"], times["max"]
+        before = self._deleted or (earliest, latest)
+        self._deleted = min(earliest, before[0]), max(latest, before[1])
 
 
 def _are_keys(batch: pa.Table) -> bool:
@@ -404,15 +404,14 @@ def sidecar_size(actions: int, *, at_most: int) -> int:
     return min(at_most, max(_FEWEST_PER_SIDECAR, actions // _MOST_SIDECARS))
 
 
-def chosen_for_merge(sizes: Sequence[int], *, new: int, size: int) -> list[int]:
-    """Returns the positions of the untouched sidecars to be merged with `new` actions of their
-    kind.
+def chosen_for_merge(sizes: Sequence[int], *, new_actions: int, size: int) -> list[int]:
+    """Returns the positions of the untouched sidecars to be merged with new actions of their kind.
 
     `sizes` are their numbers of actions. Empty if there are no new actions and no merge is needed.
     """
-    tier_of = [_tier(each, size) for each in sizes]
+    tier_of = [_tier(sidecar_size, size) for sidecar_size in sizes]
     chosen: list[int] = []
-    total = new
+    total = new_actions
     for tier in range(tiers(size)):
         here = [at for at, sidecar_tier in enumerate(tier_of) if sidecar_tier == tier]
         joined = total > 0 and _tier(total, size) == tier

@@ -64,7 +64,7 @@ class FileSizeHistogram:
 
     def __post_init__(self) -> None:
         lengths = {len(self.boundaries), len(self.file_counts), len(self.total_bytes)}
-        rising = all(one < two for one, two in pairwise(self.boundaries))
+        rising = all(low < high for low, high in pairwise(self.boundaries))
         if len(lengths) != 1 or self.boundaries[:1] != (0,) or not rising:
             raise CorruptTableError(
                 "the bins of a file size histogram do not rise from 0 or lack counts"
@@ -255,9 +255,9 @@ def _within_deleted_bins(bins: tuple[int, ...], checksum: VersionChecksum) -> bo
     if vectors is not None and vectors < sum(bins[1:]):
         return False
     ends = (*_DELETED_BOUNDARIES[1:], 2**63)
-    least = sum(first * count for first, count in zip(_DELETED_BOUNDARIES, bins, strict=True))
-    most = sum((end - 1) * count for end, count in zip(ends, bins, strict=True))
-    return rows is None or least <= rows <= most
+    lowest = sum(start * count for start, count in zip(_DELETED_BOUNDARIES, bins, strict=True))
+    highest = sum((end - 1) * count for end, count in zip(ends, bins, strict=True))
+    return rows is None or lowest <= rows <= highest
 
 
 def _within_bins(sizes: FileSizeHistogram) -> bool:
@@ -265,8 +265,8 @@ def _within_bins(sizes: FileSizeHistogram) -> bool:
     ends = (*sizes.boundaries[1:], 2**63)
     bins = zip(sizes.boundaries, ends, sizes.file_counts, sizes.total_bytes, strict=True)
     return all(
-        count >= 0 and first * count <= size <= max(end - 1, 0) * count
-        for first, end, count, size in bins
+        count >= 0 and start * count <= size <= max(end - 1, 0) * count
+        for start, end, count, size in bins
     )
 
 
@@ -392,10 +392,10 @@ def _count(value: Json, name: str) -> int | None:
 
 
 def _part(value: Json, name: str, kind: type[Any]) -> Any:
-    part = value.get(name)
-    if part is not None and not isinstance(part, kind):
-        raise CorruptTableError(f"{name} of the checksum file has the wrong type: {part!r}")
-    return part
+    value_read = value.get(name)
+    if value_read is not None and not isinstance(value_read, kind):
+        raise CorruptTableError(f"{name} of the checksum file has the wrong type: {value_read!r}")
+    return value_read
 
 
 def _is_long(value: object) -> bool:
@@ -426,8 +426,8 @@ class Tally:
     def total(cls, tallies: Iterable[Tally]) -> Self:
         """Returns the sum of tallies."""
         tally = cls()
-        for one in tallies:
-            tally.add(one)
+        for addend in tallies:
+            tally.add(addend)
         return tally
 
     @property
@@ -447,12 +447,12 @@ class Tally:
             total = _sum(hashes) if hashes is not None else _sum_of_keys(batch)
             self.keys = (self.keys + weight * total) % 2**64
 
-    def add(self, other: Tally) -> None:
+    def add(self, addend: Tally) -> None:
         """Adds another tally."""
-        self.adds += other.adds
-        self.tombstones += other.tombstones
-        self.size += other.size
-        self.keys = (self.keys + other.keys) % 2**64
+        self.adds += addend.adds
+        self.tombstones += addend.tombstones
+        self.size += addend.size
+        self.keys = (self.keys + addend.keys) % 2**64
 
 
 def _sum_of_keys(batch: pa.Table) -> int:

@@ -53,6 +53,8 @@ def with_enablement(
         if version == 0:
             record = {}
     else:
-        kept = (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP)
-        record = {name: before.configuration[name] for name in kept if name in before.configuration}
+        recorded = (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP)
+        record = {
+            name: before.configuration[name] for name in recorded if name in before.configuration
+        }
     return replace(metadata, configuration={**metadata.configuration, **record})

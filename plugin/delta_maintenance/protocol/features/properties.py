@@ -154,13 +154,13 @@ def parse_boolean(text: str) -> bool:
         raise InvalidRequestError(f"{text!r} is not true or false") from None
 
 
-def integer_parser(*, least: int) -> Callable[[str], int]:
-    """A parser of 64-bit integers of at least `least`; it raises `InvalidRequestError`."""
+def integer_parser(*, minimum: int) -> Callable[[str], int]:
+    """A parser of 64-bit integers of at least `minimum`; it raises `InvalidRequestError`."""
 
     def parse(text: str) -> int:
-        if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and least <= int(text) < 2**63:
+        if re.fullmatch(r"[+-]?[0-9]{1,19}", text) and minimum <= int(text) < 2**63:
             return int(text)
-        raise InvalidRequestError(f"{text!r} is not an integer of at least {least}")
+        raise InvalidRequestError(f"{text!r} is not an integer of at least {minimum}")
 
     return parse
 
@@ -187,7 +187,7 @@ def _policy(text: str) -> str:
 
 _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "append_only": ("delta.appendOnly", parse_boolean),
-    "checkpoint_interval": ("delta.checkpointInterval", integer_parser(least=1)),
+    "checkpoint_interval": ("delta.checkpointInterval", integer_parser(minimum=1)),
     "checkpoint_policy": ("delta.checkpointPolicy", _policy),
     "write_stats_as_json": ("delta.checkpoint.writeStatsAsJson", parse_boolean),
     "write_stats_as_struct": ("delta.checkpoint.writeStatsAsStruct", parse_boolean),
@@ -202,10 +202,10 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     ),
     "require_checkpoint_protection_before_version": (
         "delta.requireCheckpointProtectionBeforeVersion",
-        integer_parser(least=0),
+        integer_parser(minimum=0),
     ),
     "column_mapping_mode": ("delta.columnMapping.mode", str),
-    "column_mapping_max_column_id": ("delta.columnMapping.maxColumnId", integer_parser(least=0)),
+    "column_mapping_max_column_id": ("delta.columnMapping.maxColumnId", integer_parser(minimum=0)),
     "enable_change_data_feed": ("delta.enableChangeDataFeed", parse_boolean),
     "enable_deletion_vectors": ("delta.enableDeletionVectors", parse_boolean),
     "enable_iceberg_compat_v1": ("delta.enableIcebergCompatV1", parse_boolean),
@@ -214,11 +214,11 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "enable_in_commit_timestamps": ("delta.enableInCommitTimestamps", parse_boolean),
     "in_commit_timestamp_enablement_version": (
         "delta.inCommitTimestampEnablementVersion",
-        integer_parser(least=0),
+        integer_parser(minimum=0),
     ),
     "in_commit_timestamp_enablement_timestamp": (
         "delta.inCommitTimestampEnablementTimestamp",
-        integer_parser(least=0),
+        integer_parser(minimum=0),
     ),
     "enable_row_tracking": ("delta.enableRowTracking", parse_boolean),
     "row_tracking_suspended": ("delta.rowTrackingSuspended", parse_boolean),
@@ -231,7 +231,7 @@ _PROPERTIES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "enable_type_widening": ("delta.enableTypeWidening", parse_boolean),
     "data_skipping_num_indexed_columns": (
         "delta.dataSkippingNumIndexedCols",
-        integer_parser(least=-1),
+        integer_parser(minimum=-1),
     ),
     "data_skipping_stats_columns": ("delta.dataSkippingStatsColumns", str),
     "target_file_size": ("delta.targetFileSize", parse_bytes),

@@ -100,15 +100,15 @@ def find_feature(name: str) -> TableFeature | None:
 
 def with_requirements(features: Iterable[str]) -> frozenset[str]:
     """`features` and all features that they require, directly or indirectly."""
-    found: set[str] = set()
+    required: set[str] = set()
     pending = list(features)
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in required:
+            required.add(name)
             feature = find_feature(name)
             pending.extend(feature.requires if feature is not None else ())
-    return frozenset(found)
+    return frozenset(required)
 
 
 def without_features(protocol: Protocol, names: Collection[str]) -> Protocol:
@@ -118,7 +118,9 @@ def without_features(protocol: Protocol, names: Collection[str]) -> Protocol:
         if listed is None:
             return None
         final = {name: find_feature(name) for name in listed}
-        return tuple(n for n, known in final.items() if (known.name if known else n) not in names)
+        return tuple(
+            n for n, feature in final.items() if (feature.name if feature else n) not in names
+        )
 
     return replace(
         protocol,

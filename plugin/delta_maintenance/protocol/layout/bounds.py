@@ -123,12 +123,12 @@ def partition_bounds(kind: DeltaType, values: pa.Array, partition: Numbers) -> C
     """A partition column, whose values the log states exactly. `values` are those of each
     partition.
     """
-    own = _readable(values).take(pa.array(partition))
-    absent: Mask = to_bools(pc.is_null(own))
+    file_values = _readable(values).take(pa.array(partition))
+    absent: Mask = to_bools(pc.is_null(file_values))
     return ColumnBounds(
         kind=kind,
-        least=own,
-        greatest=own,
+        least=file_values,
+        greatest=file_values,
         nulls=absent.astype(np.int64),
         all_null=absent,
         is_partition=True,
@@ -143,7 +143,7 @@ def order_keys(*columns: pa.Array) -> list[Keys]:
     kind = columns[0].type
     if pa.types.is_floating(kind):
         values = [np.asarray(column, np.float64) for column in columns]
-        return [np.where(np.isnan(each), np.inf, each) for each in values]
+        return [np.where(np.isnan(column_keys), np.inf, column_keys) for column_keys in values]
     if pa.types.is_decimal(kind) and kind.precision <= _DIGITS_OF_64_BITS:
         return [_low_words(column) for column in columns]
     if not (pa.types.is_decimal(kind) or pa.types.is_binary(kind)):
@@ -251,16 +251,18 @@ def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
     """
     if not len(texts):
         return np.zeros(0, np.int64)
-    least, greatest = pc.min_max(texts).as_py().values()
+    lowest, highest = pc.min_max(texts).as_py().values()
     differ = (
-        at for at, (low, high) in enumerate(zip(least, greatest, strict=False)) if low != high
+        at for at, (low, high) in enumerate(zip(lowest, highest, strict=False)) if low != high
     )
-    same = next(differ, min(len(least), len(greatest)))
-    lengths = pc.binary_length(texts).to_numpy() - same
+    prefix_size = next(differ, min(len(lowest), len(highest)))
+    lengths = pc.binary_length(texts).to_numpy() - prefix_size
     if lengths.max() > _BYTES_OF_A_NUMBER:
         return None
     _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)] + same
+    starts = (
+        np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)] + prefix_size
+    )
     numbers_of_texts = np.zeros(len(texts), np.int64)
     for at in range(int(lengths.max())):
         inside = lengths > at
@@ -304,22 +306,26 @@ def ages(column: ColumnBounds, limit: int | Numbers) -> Ages:
     `limit` is in the unit of the column, days or microseconds since 1970, or a limit for each file.
     A null is never less.
     """
-    least, greatest = numbers(column.least), numbers(column.greatest)
+    lowest, highest = numbers(column.least), numbers(column.greatest)
     low, high = to_bools(pc.is_valid(column.least)), to_bools(pc.is_valid(column.greatest))
     if column.is_partition:
-        whole = high & (greatest < limit)
-        none: Mask = np.zeros(len(whole), np.bool_)
-        return Ages(whole=whole, mixed=none, unknown=none)
+        all_expired = high & (highest < limit)
+        none: Mask = np.zeros(len(all_expired), np.bool_)
+        return Ages(whole=all_expired, mixed=none, unknown=none)
     # Bounds that contradict each other prove nothing.
-    sound = ~(low & high & (least > greatest))
-    some = ~column.all_null & ~(sound & low & (least >= limit))
+    sound = ~(low & high & (lowest > highest))
+    has_values = ~column.all_null & ~(sound & low & (lowest >= limit))
     sure = _FIRST_SURE.get(str(column.kind))
-    below = sound & high & (greatest < limit)
+    below = sound & high & (highest < limit)
     if sure is not None:
-        below &= greatest >= sure
-    whole = some & below & (column.nulls == 0)
-    known = sound & low & high & (column.nulls >= 0)
-    return Ages(whole=whole, mixed=some & ~whole & known, unknown=some & ~whole & ~known)
+        below &= highest >= sure
+    all_expired = has_values & below & (column.nulls == 0)
+    is_known = sound & low & high & (column.nulls >= 0)
+    return Ages(
+        whole=all_expired,
+        mixed=has_values & ~all_expired & is_known,
+        unknown=has_values & ~all_expired & ~is_known,
+    )
 
 
 def has_ages(kind: DeltaType) -> bool:

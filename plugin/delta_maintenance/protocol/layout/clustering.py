@@ -82,8 +82,8 @@ def newest_cube(
     None if there is no cube below `CUBE_BYTES`.
     """
     joinable = sizes < CUBE_BYTES
-    kept = joinable & (sizes > 0)
-    rows = np.flatnonzero(kept if kept.any() else joinable)
+    is_candidate = joinable & (sizes > 0)
+    rows = np.flatnonzero(is_candidate if is_candidate.any() else joinable)
     return cubes[int(rows[np.argmax(times[rows])])] if len(rows) else None
 
 
@@ -122,8 +122,8 @@ def named_columns(
             )
         fields: list[StructField] = []
         inside: DeltaType = schema
-        for part in parsed[0]:
-            field = _member(inside, part)
+        for step in parsed[0]:
+            field = _member(inside, step)
             if field is None:
                 raise InvalidRequestError(
                     f"the table has no column {text}", remedy="name a column of the table"
@@ -162,7 +162,10 @@ def current_columns(
         inside: DeltaType = schema
         for physical in path:
             fields = inside.fields if isinstance(inside, StructType) else ()
-            field = next((each for each in fields if physical_name(each, mode) == physical), None)
+            field = next(
+                (candidate for candidate in fields if physical_name(candidate, mode) == physical),
+                None,
+            )
             if field is None:
                 paths = None
                 break

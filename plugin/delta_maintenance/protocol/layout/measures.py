@@ -49,12 +49,12 @@ class Overlap:
     depth: Numbers
 
 
-def overlaps(least: Keys, greatest: Keys, partition: Numbers | None = None) -> Overlap:
+def overlaps(lowest: Keys, highest: Keys, partition: Numbers | None = None) -> Overlap:
     """Returns overlap and depth of each file, from the order keys of its bounds."""
-    count = len(least)
+    count = len(lowest)
     if not count:
         return Overlap(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    order = _sort_ends(least, np.maximum(least, greatest))
+    order = _sort_ends(lowest, np.maximum(lowest, highest))
     if partition is not None and partition.any():
         # A stable sort keeps the order in each partition.
         order = order[by_number(np.concatenate([partition, partition])[order])]
@@ -63,19 +63,21 @@ def overlaps(least: Keys, greatest: Keys, partition: Numbers | None = None) -> O
     closed_before = np.arange(2 * count) - opened + is_lower
     at = np.empty(2 * count, np.int64)
     at[order] = np.arange(2 * count)
-    first, last = at[:count], at[count:]
-    overlap = opened[last] - closed_before[first] - 1
+    lower_places, upper_places = at[:count], at[count:]
+    overlap = opened[upper_places] - closed_before[lower_places] - 1
     profile = (opened - closed_before)[is_lower]
-    return Overlap(overlap, _greatest_between(profile, opened[first] - 1, opened[last] - 1))
+    return Overlap(
+        overlap, _greatest_between(profile, opened[lower_places] - 1, opened[upper_places] - 1)
+    )
 
 
-def overlap_elsewhere(least: Keys, greatest: Keys, partition: Numbers, unit: Numbers) -> Mask:
+def overlap_elsewhere(lowest: Keys, highest: Keys, partition: Numbers, unit: Numbers) -> Mask:
     """Returns which files have a value in common with a file of another unit of their partition.
 
     The files of a unit are in one partition.
     """
-    every = overlaps(least, greatest, partition).overlap
-    overlaps_elsewhere: Mask = every > overlaps(least, greatest, unit).overlap
+    every = overlaps(lowest, highest, partition).overlap
+    overlaps_elsewhere: Mask = every > overlaps(lowest, highest, unit).overlap
     return overlaps_elsewhere
 
 
@@ -86,29 +88,29 @@ def histogram(depth: Numbers) -> dict[int, int]:
     return dict(zip(depths.tolist(), counts.tolist(), strict=True))
 
 
-def _sort_ends(least: Keys, greatest: Keys) -> Numbers:
+def _sort_ends(lowest: Keys, highest: Keys) -> Numbers:
     """Sorts all ends. Where they are equal, the lower ends come first, because a range includes
     both of its ends.
     """
-    lower, upper = np.argsort(least), np.argsort(greatest)
+    lower, upper = np.argsort(lowest), np.argsort(highest)
     # Twice as fast as a stable sort of all ends.
-    first, last = least[lower], greatest[upper]
-    end_order = np.empty(2 * len(least), np.int64)
-    at = np.arange(len(least))
-    end_order[at + np.searchsorted(last, first, side="left")] = lower
-    end_order[at + np.searchsorted(first, last, side="right")] = len(least) + upper
+    lower_ends, upper_ends = lowest[lower], highest[upper]
+    end_order = np.empty(2 * len(lowest), np.int64)
+    at = np.arange(len(lowest))
+    end_order[at + np.searchsorted(upper_ends, lower_ends, side="left")] = lower
+    end_order[at + np.searchsorted(lower_ends, upper_ends, side="right")] = len(lowest) + upper
     return end_order
 
 
-def _greatest_between(values: Numbers, first: Numbers, last: Numbers) -> Numbers:
+def _greatest_between(values: Numbers, start: Numbers, end: Numbers) -> Numbers:
     """Returns the greatest of `values[first[i] : last[i] + 1]` for each `i`."""
-    greatest_values = np.zeros(len(first), np.int64)
-    level = np.log2(last - first + 1).astype(np.int64)
+    greatest_values = np.zeros(len(start), np.int64)
+    level = np.log2(end - start + 1).astype(np.int64)
     # The greatest of each run of 1, 2, 4 … values; two runs cover every range.
     runs, width = values, 1
     for power in range(int(level.max()) + 1):
         rows = np.flatnonzero(level == power)
-        greatest_values[rows] = np.maximum(runs[first[rows]], runs[last[rows] - width + 1])
+        greatest_values[rows] = np.maximum(runs[start[rows]], runs[end[rows] - width + 1])
         runs = np.maximum(runs[:-width], runs[width:])
         width *= 2
     return greatest_values
@@ -128,11 +130,11 @@ class PlannedClustering:
         self._target = max(target_bytes, int(self._bytes.sum()) // MOST_FILES, 1)
         self._extents: dict[Path, _Extent] = {}
 
-    def know(self, path: Path, least: Keys, greatest: Keys) -> None:
+    def know(self, path: Path, lowest: Keys, highest: Keys) -> None:
         """Takes over the order keys of the files with bounds of a column."""
         files = self._files
         self._extents[path] = _Extent(
-            files.columns[path], files.partition, files.partitions, (least, greatest)
+            files.columns[path], files.partition, files.partitions, (lowest, highest)
         )
 
     def by(
@@ -189,13 +191,19 @@ class _Extent:
         keys: tuple[Keys, Keys] | None = None,
     ) -> None:
         self._column = column
-        known = np.flatnonzero(column.known)
-        at, own = pa.array(known), partition[known]
-        least, greatest = column.least.take(at), column.greatest.take(at)
-        low, high = keys or order_keys(least, greatest)
-        first, last = _rows_of_least(low, own, partitions), _rows_of_least(-high, own, partitions)
+        known_rows = np.flatnonzero(column.known)
+        at, own_partition = pa.array(known_rows), partition[known_rows]
+        lowest, highest = column.least.take(at), column.greatest.take(at)
+        low, high = keys or order_keys(lowest, highest)
+        lower_rows, upper_rows = (
+            _rows_of_least(low, own_partition, partitions),
+            _rows_of_least(-high, own_partition, partitions),
+        )
         # One value for each partition, null for a partition without bounds.
-        self._least, self._greatest = least.take(_or_null(first)), greatest.take(_or_null(last))
+        self._least, self._greatest = (
+            lowest.take(_or_null(lower_rows)),
+            highest.take(_or_null(upper_rows)),
+        )
         nulls = np.bincount(partition, column.nulls != 0, partitions)
         values = np.bincount(partition, ~column.all_null, partitions)
         self._nulls = np.where(nulls > 0, -1, 0)
@@ -212,28 +220,32 @@ class _Extent:
         self, values: pa.Array, partition: Numbers, place: Numbers, slices: Numbers
     ) -> ColumnBounds:
         """The range of the slice `place` of each file, cut at drawn values."""
-        some = np.flatnonzero(to_bools(self._least.is_valid()))
-        at = pa.array(some)
+        bounded = np.flatnonzero(to_bools(self._least.is_valid()))
+        at = pa.array(bounded)
         low, high, drawn = order_keys(self._least.take(at), self._greatest.take(at), values)
         start = np.zeros(len(self._empty), np.int64)
         stop = np.full(len(self._empty), len(drawn))
-        start[some] = np.searchsorted(drawn, low, "left")
-        stop[some] = np.searchsorted(drawn, high, "right")
-        own, width, start = slices[partition], (stop - start)[partition], start[partition]
+        start[bounded] = np.searchsorted(drawn, low, "left")
+        stop[bounded] = np.searchsorted(drawn, high, "right")
+        slice_count, width, start = slices[partition], (stop - start)[partition], start[partition]
         # Odd values are borders, even values are filters.
-        lower = (start + width * place // own) | 1
-        upper = (start + width * (place + 1) // own) | 1
-        lower, upper = (np.minimum(each, len(values) - 1) for each in (lower, upper))
+        lower = (start + width * place // slice_count) | 1
+        upper = (start + width * (place + 1) // slice_count) | 1
+        lower, upper = (
+            np.minimum(place_of_value, len(values) - 1) for place_of_value in (lower, upper)
+        )
         lower = np.where(place == 0, len(values) + partition, lower)
-        upper = np.where(place == own - 1, len(values) + len(self._empty) + partition, upper)
+        upper = np.where(
+            place == slice_count - 1, len(values) + len(self._empty) + partition, upper
+        )
         joined = pa.concat_arrays([values, self._least, self._greatest])
         return self._bounds(joined.take(pa.array(lower)), joined.take(pa.array(upper)), partition)
 
-    def _bounds(self, least: pa.Array, greatest: pa.Array, partition: Numbers) -> ColumnBounds:
+    def _bounds(self, lowest: pa.Array, highest: pa.Array, partition: Numbers) -> ColumnBounds:
         return ColumnBounds(
             kind=self._column.kind,
-            least=least,
-            greatest=greatest,
+            least=lowest,
+            greatest=highest,
             nulls=self._nulls[partition],
             all_null=self._empty[partition],
             is_partition=self._column.is_partition,
@@ -247,9 +259,9 @@ def _rows_of_least(keys: Keys, partition: Numbers, partitions: int) -> Numbers:
     if len(keys):
         order = by_number(partition)
         starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
-        least = np.zeros(partitions, keys.dtype)
-        least[partition[order[starts]]] = np.minimum.reduceat(keys[order], starts)
-        rows = np.flatnonzero(keys == least[partition])
+        lowest = np.zeros(partitions, keys.dtype)
+        lowest[partition[order[starts]]] = np.minimum.reduceat(keys[order], starts)
+        rows = np.flatnonzero(keys == lowest[partition])
         least_rows[partition[rows]] = rows
     return least_rows
 
@@ -294,11 +306,11 @@ def sampled_values(column: ColumnBounds, weights: Numbers) -> pa.Array:
 
 
 def probe(
-    least: Keys, greatest: Keys, size: Numbers, values: Keys, *, unskippable: Numbers, count: int
+    lowest: Keys, highest: Keys, size: Numbers, values: Keys, *, unskippable: Numbers, count: int
 ) -> Probes:
     """Returns the shares of files and bytes that filters on one column read.
 
-    `least`, `greatest` and `size` describe the files with bounds; `unskippable` are the sizes of
+    `lowest`, `highest` and `size` describe the files with bounds; `unskippable` are the sizes of
     the files without, which every filter reads. `count` is the number of all files, also those
     without a value. `values` are drawn values, ascending.
     """
@@ -307,18 +319,20 @@ def probe(
     if not len(values):
         none = Reads(_share(always[0], count), _share(always[1], total))
         return Probes(none, none)
-    reads = _Intersections(least, greatest, size, values)
+    reads = _Intersections(lowest, highest, size, values)
     width = max(1, round(len(values) * _RANGE))
-    last = len(values) - 1
+    last_value = len(values) - 1
 
-    def mean(first: Numbers, until: Numbers) -> Reads:
-        files, read = (float(each.mean()) for each in reads.between(first, until))
+    def mean(start: Numbers, until: Numbers) -> Reads:
+        files, read = (float(sums.mean()) for sums in reads.between(start, until))
         return Reads(_share(files + always[0], count), _share(read + always[1], total))
 
     # Every other value, because the borders of planned files are drawn values too.
-    starts = np.arange(0, max(1, last - width), 2)
-    points = np.arange(0, last + 1, 2)
-    return Probes(point=mean(points, points), range=mean(starts, np.minimum(starts + width, last)))
+    starts = np.arange(0, max(1, last_value - width), 2)
+    points = np.arange(0, last_value + 1, 2)
+    return Probes(
+        point=mean(points, points), range=mean(starts, np.minimum(starts + width, last_value))
+    )
 
 
 def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int = 128) -> float:
@@ -326,25 +340,27 @@ def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int =
 
     The combinations are drawn as values of one file each.
     """
-    known = np.logical_and.reduce([column.known for column in columns])
-    drawn = _drawn_rows(known, weights, samples)
+    is_known = np.logical_and.reduce([column.known for column in columns])
+    drawn = _drawn_rows(is_known, weights, samples)
     if not len(drawn):
         return 0.0
-    some = pa.array(np.flatnonzero(known))
-    covering = np.ones((len(drawn), len(some)), np.bool_)
+    known_files = pa.array(np.flatnonzero(is_known))
+    covering = np.ones((len(drawn), len(known_files)), np.bool_)
     for turn, column in enumerate(columns):
         shares = _shares(len(drawn), turn / len(columns))
         low, high, value = order_keys(
-            column.least.take(some), column.greatest.take(some), _values_in(column, drawn, shares)
+            column.least.take(known_files),
+            column.greatest.take(known_files),
+            _values_in(column, drawn, shares),
         )
-        for number, each in enumerate(value):
-            covering[number] &= (low <= each) & (each <= high)
+        for number, point in enumerate(value):
+            covering[number] &= (low <= point) & (point <= high)
     return float(covering.sum() / len(drawn))
 
 
-def _drawn_rows(known: Mask, weights: Numbers, count: int) -> Numbers:
+def _drawn_rows(is_known: Mask, weights: Numbers, count: int) -> Numbers:
     """Draws files among the known ones; a file may be drawn repeatedly."""
-    rows = np.flatnonzero(known & (weights > 0))
+    rows = np.flatnonzero(is_known & (weights > 0))
     if not len(rows):
         return rows
     ends = np.cumsum(weights[rows].astype(np.float64))
@@ -377,27 +393,27 @@ class _Intersections:
     The files are sorted into the gaps between the values, which is faster than sorting the files.
     """
 
-    def __init__(self, least: Keys, greatest: Keys, size: Numbers, values: Keys) -> None:
+    def __init__(self, lowest: Keys, highest: Keys, size: Numbers, values: Keys) -> None:
         self._values = values
         # A file has begun at a value from its least one on, and ended after its greatest one.
-        begun = np.searchsorted(values, least, side="left")
-        ended = np.searchsorted(values, greatest, side="right")
-        self._begun, self._ended = (self._sums(each, size) for each in (begun, ended))
+        begun = np.searchsorted(values, lowest, side="left")
+        ended = np.searchsorted(values, highest, side="right")
+        self._begun, self._ended = (self._sums(places, size) for places in (begun, ended))
 
-    def between(self, first: Numbers, last: Numbers) -> tuple[_Means, _Means]:
+    def between(self, start: Numbers, end: Numbers) -> tuple[_Means, _Means]:
         """Returns number and bytes of the files that intersect the ranges between two values."""
-        begun, ended = self._begun[:, last], self._ended[:, first]
+        begun, ended = self._begun[:, end], self._ended[:, start]
         files, read = begun - ended
         return files, read
 
     def _sums(self, place: Numbers, size: Numbers) -> _Means:
         width = len(self._values) + 1
-        both = [np.bincount(place, minlength=width), np.bincount(place, size, width)]
-        return np.cumsum(np.stack(both).astype(np.float64), axis=1)
+        counts = [np.bincount(place, minlength=width), np.bincount(place, size, width)]
+        return np.cumsum(np.stack(counts).astype(np.float64), axis=1)
 
 
-def _share(part: float, whole: float) -> float:
-    return min(1.0, part / whole) if whole else 0.0
+def _share(amount: float, total: float) -> float:
+    return min(1.0, amount / total) if total else 0.0
 
 
 def _as_numbers(kind: pa.DataType) -> pa.DataType:
@@ -406,35 +422,35 @@ def _as_numbers(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
-def _between(least: Any, greatest: Any, share: float) -> Any:
-    match least:
+def _between(lowest: Any, highest: Any, share: float) -> Any:
+    match lowest:
         case bool():
-            return greatest if share >= 0.5 else least
+            return highest if share >= 0.5 else lowest
         case int():
             # Exact, because products with a double would leave 64 bits.
-            return min(greatest, least + (greatest - least + 1) * int(share * 2**32) // 2**32)
+            return min(highest, lowest + (highest - lowest + 1) * int(share * 2**32) // 2**32)
         case bytes():
-            return _text_between(least, greatest, share)
+            return _text_between(lowest, highest, share)
         case Decimal():
             with localcontext(prec=_DECIMAL_DIGITS):
-                (_, digits, exponent), scale = (greatest - least).as_tuple(), Decimal(str(share))
+                (_, digits, exponent), scale = (highest - lowest).as_tuple(), Decimal(str(share))
                 assert isinstance(exponent, int)
                 step = Decimal((0, digits, 0)) * scale
-                return least + step.to_integral_value().scaleb(exponent)
-    value = least + (greatest - least) * share
-    return value if np.isfinite(value) else greatest if share >= 0.5 else least
+                return lowest + step.to_integral_value().scaleb(exponent)
+    value = lowest + (highest - lowest) * share
+    return value if np.isfinite(value) else highest if share >= 0.5 else lowest
 
 
-def _text_between(least: bytes, greatest: bytes, share: float) -> bytes:
-    if greatest <= least:
-        return least
-    same = next(
-        (at for at, pair in enumerate(zip(least, greatest, strict=False)) if len(set(pair)) > 1),
-        min(len(least), len(greatest)),
+def _text_between(lowest: bytes, highest: bytes, share: float) -> bytes:
+    if highest <= lowest:
+        return lowest
+    common = next(
+        (at for at, pair in enumerate(zip(lowest, highest, strict=False)) if len(set(pair)) > 1),
+        min(len(lowest), len(highest)),
     )
     low, high = (
-        int.from_bytes(text[same : same + _TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
-        for text in (least, greatest)
+        int.from_bytes(text[common : common + _TEXT_BYTES].ljust(_TEXT_BYTES, b"\0"))
+        for text in (lowest, highest)
     )
     middle = low + int((high - low) * share)
-    return max(least, min(greatest, least[:same] + middle.to_bytes(_TEXT_BYTES)))
+    return max(lowest, min(highest, lowest[:common] + middle.to_bytes(_TEXT_BYTES)))

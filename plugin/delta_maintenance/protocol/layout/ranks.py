@@ -49,23 +49,23 @@ def curve_keys(ranks: Sequence[Ranks], bits: Sequence[int], curve: Curve) -> Ran
         for rank, width in used[1:]:
             key = (key << np.uint64(width)) | rank
         return key
-    most = max(width for _, width in used)
-    axes = [rank.astype(np.uint64) << np.uint64(most - width) for rank, width in used]
-    return interleaved(_hilbert(axes, most) if curve == "hilbert" else axes, most)
+    widest = max(width for _, width in used)
+    axes = [rank.astype(np.uint64) << np.uint64(widest - width) for rank, width in used]
+    return interleaved(_hilbert(axes, widest) if curve == "hilbert" else axes, widest)
 
 
-def bits_for(columns: int, *, most: int = 16) -> int:
+def bits_for(columns: int, *, limit: int = 16) -> int:
     """Returns the number of bits that the ranks of each of these columns can have in a key."""
-    return min(most, KEY_BITS // max(1, columns))
+    return min(limit, KEY_BITS // max(1, columns))
 
 
 def interleaved(axes: Sequence[Ranks], bits: int) -> Ranks:
     """Returns the bits of all axes in turn, the most significant bit of the first axis first."""
     key = np.zeros(len(axes[0]), np.uint64)
-    one = np.uint64(1)
+    single_bit = np.uint64(1)
     for bit in range(bits - 1, -1, -1):
         for axis in axes:
-            key = (key << one) | ((axis >> np.uint64(bit)) & one)
+            key = (key << single_bit) | ((axis >> np.uint64(bit)) & single_bit)
     return key
 
 
@@ -114,12 +114,12 @@ class ColumnRanks:
         finite = (values if is_nan is None else values.filter(pc.invert(is_nan))).drop_null()
         has_nulls = values.null_count > 0
         has_nan = len(finite) + values.null_count < len(values)
-        most = (1 << bits) - has_nulls - has_nan
+        max_ranks = (1 << bits) - has_nulls - has_nan
         cuts = pc.unique(finite)
         cuts = cuts.take(pc.array_sort_indices(cuts))[1:]
-        if len(cuts) >= most:
+        if len(cuts) >= max_ranks:
             ordered = finite.take(pc.array_sort_indices(finite))
-            at = np.arange(1, most, dtype=np.int64) * len(ordered) // max(1, most)
+            at = np.arange(1, max_ranks, dtype=np.int64) * len(ordered) // max(1, max_ranks)
             cuts = pc.unique(ordered.take(pa.array(at, pa.int64())))
             if len(cuts) and cuts[0].equals(ordered[0]):
                 cuts = cuts[1:]
@@ -237,10 +237,10 @@ def depth_of(boxes: Boxes, points: Ranks) -> Depth:
     files = rows = 0.0
     step = max(1, _CELLS // len(boxes.rows))
     for at in range(0, len(points), step):
-        part = points[at : at + step]
-        inside = np.ones((len(part), len(boxes.rows)), np.bool_)
-        for column in range(part.shape[1]):
-            value = part[:, column, None]
+        piece = points[at : at + step]
+        inside = np.ones((len(piece), len(boxes.rows)), np.bool_)
+        for column in range(piece.shape[1]):
+            value = piece[:, column, None]
             inside &= (boxes.low[:, column] <= value) & (value <= boxes.high[:, column])
         files += float(inside.sum())
         rows += float((inside @ boxes.rows.astype(np.float64)).sum())
@@ -283,14 +283,14 @@ class ClusteringStatistics:
         """Returns the bounds as ranks. A missing bound is the least or the greatest rank."""
         low, high = [], []
         for path, ranks in columns.items():
-            least, greatest = ranks.ranks(self.low[path]), ranks.ranks(self.high[path])
+            lowest, highest = ranks.ranks(self.low[path]), ranks.ranks(self.high[path])
             has_nulls = ~to_bools(pc.fill_null(pc.equal(self.nulls[path], 0), False))
             # Ranks of nulls are 0, also those of missing bounds.
-            least[has_nulls | ~self.is_complete(path)] = 0
+            lowest[has_nulls | ~self.is_complete(path)] = 0
             only_nulls = to_bools(pc.fill_null(pc.equal(self.nulls[path], self.rows), False))
-            greatest[to_bools(pc.is_null(self.high[path])) & ~only_nulls] = ranks.count - 1
-            low.append(least)
-            high.append(greatest)
+            highest[to_bools(pc.is_null(self.high[path])) & ~only_nulls] = ranks.count - 1
+            low.append(lowest)
+            high.append(highest)
         counts = pc.fill_null(self.rows, 0).to_numpy(zero_copy_only=False).astype(np.int64)
         return Boxes(low=_columns(low, counts), high=_columns(high, counts), rows=counts)
 
@@ -312,11 +312,11 @@ def file_bounds(
             ("nullCount", counts),
         ]
     )
-    told = parse_statistics(stats, kind, record_lost=False).values
+    statistics = parse_statistics(stats, kind, record_lost=False).values
     also = None if parsed is None else align_statistics(parsed, kind).values
 
     def leaf(*path: str) -> pa.Array:
-        values = pc.struct_field(told, list(path))
+        values = pc.struct_field(statistics, list(path))
         return values if also is None else pc.coalesce(values, pc.struct_field(also, list(path)))
 
     return ClusteringStatistics(

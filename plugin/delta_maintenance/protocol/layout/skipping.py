@@ -37,7 +37,7 @@ def files_read(condition: Condition, files: FileBounds) -> Mask:
     if not lacking.any():
         return is_read
     # Delta Spark skips no file that lacks any of the bounds that the whole condition refers to.
-    values = {path: each for path, each in files.columns.items() if each.is_partition}
+    values = {path: column for path, column in files.columns.items() if column.is_partition}
     return is_read | (lacking & _Reader(replace(files, columns=values)).possible(condition)[0])
 
 
@@ -87,10 +87,10 @@ class _Reader:
     def lacking(self, condition: Condition, *, negated: bool = False) -> Mask:
         """Returns which files lack a bound that the condition refers to."""
         match condition:
-            case Not(part):
-                return self.lacking(part, negated=not negated)
+            case Not(operand):
+                return self.lacking(operand, negated=not negated)
             case Both(left, right) | Either(left, right):
-                lacking = (self.lacking(part, negated=negated) for part in (left, right))
+                lacking = (self.lacking(operand, negated=negated) for operand in (left, right))
                 return np.logical_or(*lacking)
             case Comparison(name, sign, _):
                 column = self._indexed_column(name)
@@ -113,7 +113,7 @@ class _Reader:
         return column if column is not None and column.is_indexed else None
 
     def _one_of(self, column: ColumnBounds, literals: tuple[Literal, ...]) -> tuple[Mask, Mask]:
-        values = [value for each in literals if (value := _value(each, column)) is not None]
+        values = [value for literal in literals if (value := _value(literal, column)) is not None]
         if len(values) < len(literals):
             return self._all(), self._all()
         listed = pa.array([value.as_py() for value in values], column.least.type)
@@ -131,37 +131,37 @@ class _Reader:
 
 
 def _compare_bounds(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[Mask, Mask]:
-    least, greatest = column.least, column.greatest
-    some = ~column.all_null
+    lowest, highest = column.least, column.greatest
+    has_values = ~column.all_null
     match sign:
         case "<" | ">=":
-            below = some & _or_unknown(pc.less(_number(least), value))
-            above = some & _or_unknown(pc.greater_equal(_number(greatest), value))
+            below = has_values & _or_unknown(pc.less(_number(lowest), value))
+            above = has_values & _or_unknown(pc.greater_equal(_number(highest), value))
             return (below, above) if sign == "<" else (above, below)
         case "<=" | ">":
-            below = some & _or_unknown(pc.less_equal(_number(least), value))
-            above = some & _or_unknown(pc.greater(_number(greatest), value))
+            below = has_values & _or_unknown(pc.less_equal(_number(lowest), value))
+            above = has_values & _or_unknown(pc.greater(_number(highest), value))
             return (below, above) if sign == "<=" else (above, below)
-    inside = _or_unknown(pc.less_equal(_number(least), value)) & _or_unknown(
-        pc.greater_equal(_number(greatest), value)
+    inside = _or_unknown(pc.less_equal(_number(lowest), value)) & _or_unknown(
+        pc.greater_equal(_number(highest), value)
     )
     # Delta Spark skips no file by a single bound for a condition on both.
     inside |= column.unknown
-    constant = pc.and_(pc.equal(_number(least), value), pc.equal(_number(greatest), value))
-    equal, unequal = some & inside, some & ~to_bools(pc.fill_null(constant, False))
+    constant = pc.and_(pc.equal(_number(lowest), value), pc.equal(_number(highest), value))
+    equal, unequal = has_values & inside, has_values & ~to_bools(pc.fill_null(constant, False))
     if sign == "<=>":
         return equal, unequal | (column.nulls != 0)
     return (equal, unequal) if sign == "=" else (unequal, equal)
 
 
 def _starting(column: ColumnBounds, prefix: bytes) -> tuple[Mask, Mask]:
-    size, some = len(prefix), ~column.all_null
-    start, end = (pc.binary_slice(each, 0, size) for each in (column.least, column.greatest))
-    true = some & _or_unknown(pc.less_equal(start, prefix))
+    size, has_values = len(prefix), ~column.all_null
+    start, end = (pc.binary_slice(bound, 0, size) for bound in (column.least, column.greatest))
+    true = has_values & _or_unknown(pc.less_equal(start, prefix))
     true &= _or_unknown(pc.greater_equal(end, prefix))
     true |= column.unknown
     # As Delta Spark does, a negation skips by the values of partition columns only.
-    return true, some & ~true if column.is_partition else some
+    return true, has_values & ~true if column.is_partition else has_values
 
 
 def _number(values: pa.Array) -> pa.Array:
@@ -171,8 +171,8 @@ def _number(values: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_nan(values), pa.scalar(float("inf"), values.type), values)
 
 
-def _or_unknown(found: pa.BooleanArray) -> Mask:
-    mask: Mask = to_bools(pc.fill_null(found, True))
+def _or_unknown(answers: pa.BooleanArray) -> Mask:
+    mask: Mask = to_bools(pc.fill_null(answers, True))
     return mask
 
 

@@ -59,18 +59,18 @@ def _tidy_line(line: bytes, pairs: bool) -> dict[str, dict[str, Any]]:
 
 
 def _tidy(action: str, name: str, value: Any, pairs: bool) -> Any:
-    wanted = FILE_ACTION_TYPES[action].get(name)
-    if wanted is None:
+    kind = FILE_ACTION_TYPES[action].get(name)
+    if kind is None:
         return value
     if name == "stats" and isinstance(value, dict):
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    if wanted == STRING_MAP:
+    if kind == STRING_MAP:
         if isinstance(value, dict) and all(
             item is None or isinstance(item, str) for item in value.values()
         ):
             return [{"key": k, "value": v} for k, v in value.items()] if pairs else value
         raise CorruptTableError(f"{action}.{name} is not a map of strings")
-    if wanted == DELETION_VECTOR:
+    if kind == DELETION_VECTOR:
         if not isinstance(value, dict):
             raise CorruptTableError(f"{action}.{name} is not a JSON object")
         types = {field.name: field.type for field in DELETION_VECTOR}
@@ -79,18 +79,18 @@ def _tidy(action: str, name: str, value: Any, pairs: bool) -> Any:
             for key, item in value.items()
             if item is not None
         }
-    return _scalar(f"{action}.{name}", value, wanted)
+    return _scalar(f"{action}.{name}", value, kind)
 
 
-def _scalar(name: str, value: Any, wanted: pa.DataType) -> Any:
-    if pa.types.is_string(wanted) and isinstance(value, str):
+def _scalar(name: str, value: Any, kind: pa.DataType) -> Any:
+    if pa.types.is_string(kind) and isinstance(value, str):
         return value
-    if pa.types.is_boolean(wanted) and isinstance(value, bool):
+    if pa.types.is_boolean(kind) and isinstance(value, bool):
         return value
-    if pa.types.is_integer(wanted) and not isinstance(value, bool):
+    if pa.types.is_integer(kind) and not isinstance(value, bool):
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        limit = 1 << (wanted.bit_width - 1)
+        limit = 1 << (kind.bit_width - 1)
         if isinstance(value, int) and -limit <= value < limit:
             return value
-    raise CorruptTableError(f"{name} is not of type {wanted}: {value!r:.80}")
+    raise CorruptTableError(f"{name} is not of type {kind}: {value!r:.80}")

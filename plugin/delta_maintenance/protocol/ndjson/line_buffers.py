@@ -50,10 +50,10 @@ def read_prefixes(data: bytes | memoryview, starts: Ints) -> LinePrefixes:
     Every line ends with a newline, and `data` ends with `PADDING`.
     """
     words: Words = np.ndarray((len(data) - 7,), np.dtype("<u8"), data, strides=(1,))
-    first, second, third = words[starts], words[starts + 8], words[starts + 11]
-    is_add = (first == _word(_ADD[:8])) & (second == _word(_ADD[8:]))
-    is_cdc = (first == _word(_CDC[:8])) & (second == _word(_CDC[8:]))
-    is_remove = (first == _word(_REMOVE[:8])) & (third == _word(_REMOVE[11:]))
+    head, second, third = words[starts], words[starts + 8], words[starts + 11]
+    is_add = (head == _word(_ADD[:8])) & (second == _word(_ADD[8:]))
+    is_cdc = (head == _word(_CDC[:8])) & (second == _word(_CDC[8:]))
+    is_remove = (head == _word(_REMOVE[:8])) & (third == _word(_REMOVE[11:]))
     is_remove &= second == _word(_REMOVE[8:16])
     rows = np.flatnonzero(is_add | is_remove | is_cdc)
     is_remove = is_remove[rows]
@@ -75,9 +75,9 @@ def _text_ends(data: bytes | memoryview, starts: Ints) -> Ints:
     """The offset of the first quote at or after each of the given offsets."""
     windows = np.ndarray((len(data) - _WINDOW + 1,), f"V{_WINDOW}", data, strides=(1,))
     ends = np.empty_like(starts)
-    for first in range(0, len(starts), _ROWS):
-        at = starts[first : first + _ROWS]
-        rows = np.arange(first, first + len(at))
+    for start in range(0, len(starts), _ROWS):
+        at = starts[start : start + _ROWS]
+        rows = np.arange(start, start + len(at))
         while len(rows):
             words: Words = windows[at].view("<u8").reshape(len(at), -1)
             words ^= _QUOTES

@@ -201,8 +201,8 @@ class MapKeys:
         """The struct, or the list of pairs, that represents the map `name`."""
         if self.as_pairs:
             return PAIRS
-        known = self.tags if name == "tags" else self.partition_columns | self.partition_values
-        return pa.struct([pa.field(key, pa.string()) for key in sorted(known)])
+        known_keys = self.tags if name == "tags" else self.partition_columns | self.partition_values
+        return pa.struct([pa.field(key, pa.string()) for key in sorted(known_keys)])
 
     def learn(self, name: str, inferred: pa.DataType) -> None:
         """Adds the keys of an inferred struct.
@@ -216,14 +216,14 @@ class MapKeys:
             if not _is_text(child.type):
                 raise pa.ArrowInvalid(f"{name}.{child.name} is {child.type}")
         names = {child.name for child in inferred}
-        known = self.tags if name == "tags" else self.partition_values
-        known |= names if name == "tags" else names - self.partition_columns
-        if len(known) > MOST_KEYS:
+        known_keys = self.tags if name == "tags" else self.partition_values
+        known_keys |= names if name == "tags" else names - self.partition_columns
+        if len(known_keys) > MOST_KEYS:
             raise _TooManyKeysError(f"{name} have too many keys")
         if name == "tags":
-            self.tags = known
+            self.tags = known_keys
         else:
-            self.partition_values = known
+            self.partition_values = known_keys
 
 
 def _refusal(
@@ -259,16 +259,16 @@ def _schema(
     actions: dict[str, pa.DataType] = {
         action: pa.struct(
             [
-                pa.field(name, keys.struct_of(name) if wanted == STRING_MAP else wanted)
-                for name, wanted in FILE_ACTION_TYPES[action].items()
+                pa.field(name, keys.struct_of(name) if kind == STRING_MAP else kind)
+                for name, kind in FILE_ACTION_TYPES[action].items()
                 if fields is None or name in fields.get(action, ("path",))
             ]
         )
         for action in wanted_actions
     }
     # Only their presence matters, so their fields are not read. Lines of one action have no other.
-    others = SINGLE_ACTIONS if len(actions) > 1 else ()
-    return pa.schema(actions | {name: pa.struct([]) for name in others})
+    single_names = SINGLE_ACTIONS if len(actions) > 1 else ()
+    return pa.schema(actions | {name: pa.struct([]) for name in single_names})
 
 
 def _read_run(
@@ -282,11 +282,11 @@ def _read_run(
     A field `deletionVector` that no line has is not read: its five fields cost time in every row.
     """
     counts = np.array([run.count for run in runs])
-    wanted = np.array([run.action == action for run in runs])
+    is_action = np.array([run.action == action for run in runs])
     data = b"".join(run.text for run in runs if run.action == action)
-    lines = np.flatnonzero(np.repeat(wanted, counts))
+    lines = np.flatnonzero(np.repeat(is_action, counts))
     if fields is not None and f'"{_VECTOR}"'.encode() not in data and b"\\u00" not in data:
-        fields = {name: set(some) - {_VECTOR} for name, some in fields.items()}
+        fields = {name: set(names) - {_VECTOR} for name, names in fields.items()}
     return _read_columns(data, len(lines), keys, fields, (action,)), lines
 
 
@@ -336,9 +336,9 @@ def _read_columns(
     count: int,
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
-    wanted: Collection[str],
+    actions: Collection[str],
 ) -> pa.Table:
-    table = _parsed(data, keys, fields, wanted)
+    table = _parsed(data, keys, fields, actions)
     if table.num_rows != count:
         raise pa.ArrowInvalid("several actions on one line")
     return table
@@ -348,18 +348,18 @@ def _parsed(
     data: bytes,
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,
-    wanted: Collection[str],
+    action_names: Collection[str],
 ) -> pa.Table:
     if fields is not None:
-        return _alone(_read(data, _schema(keys, fields, wanted), "ignore"))
+        return _alone(_read(data, _schema(keys, fields, action_names), "ignore"))
     try:
-        return _read(data, _usual_schema(keys, wanted), "error")
+        return _read(data, _usual_schema(keys, action_names), "error")
     except pa.ArrowInvalid:
         _require_inferable(data, keys)
-        inferred = _alone(_read(data, _schema(keys, None, wanted), "infer"))
-    keys.usual |= _fields_met(inferred, wanted)
+        inferred = _alone(_read(data, _schema(keys, None, action_names), "infer"))
+    keys.usual |= _fields_met(inferred, action_names)
     actions = []
-    for action in wanted:
+    for action in action_names:
         types = FILE_ACTION_TYPES[action]
         children = []
         for child in inferred.schema.field(action).type:
@@ -391,20 +391,20 @@ def _require_inferable(data: bytes, keys: MapKeys) -> None:
         raise _TooManyKeysError("the lines have too many keys")
 
 
-def _usual_schema(keys: MapKeys, wanted: Collection[str]) -> pa.Schema:
-    full = _schema(keys, None, wanted)
+def _usual_schema(keys: MapKeys, actions: Collection[str]) -> pa.Schema:
+    full = _schema(keys, None, actions)
     fields = [
         (action, [child for child in full.field(action).type if (action, child.name) in keys.usual])
-        for action in wanted
+        for action in actions
     ]
     return pa.schema([(action, pa.struct(children)) for action, children in fields if children])
 
 
-def _fields_met(table: pa.Table, wanted: Collection[str]) -> frozenset[tuple[str, str]]:
+def _fields_met(table: pa.Table, actions: Collection[str]) -> frozenset[tuple[str, str]]:
     # Lines of one action may contain a null for another, which has no fields.
     return frozenset(
         (action, child.name)
-        for action in wanted
+        for action in actions
         for at, child in enumerate(table.schema.field(action).type)
         if child.name in FILE_ACTION_TYPES[action]
         and pc.struct_field(table[action], at).null_count < table.num_rows
@@ -449,8 +449,8 @@ def _of_action(
     """Returns the rows of one action, one column per field, and their row numbers in the table."""
     types = FILE_ACTION_TYPES[action]
     if table is None or action not in table.column_names:
-        wanted = {n: t for n, t in types.items() if fields is None or n in fields[action]}
-        return empty(wanted), np.empty(0, np.int64)
+        column_types = {n: t for n, t in types.items() if fields is None or n in fields[action]}
+        return empty(column_types), np.empty(0, np.int64)
     column = table[action]
     rows = np.arange(len(column))
     if column.null_count:

@@ -95,8 +95,8 @@ class FileActionLines:
             )
         ]
         bounds = np.cumsum(last_of_run)[last_of_text].tolist()
-        for first, last in pairwise([0, *bounds]):
-            text = b"".join(runs[first:last])
+        for begin, stop in pairwise([0, *bounds]):
+            text = b"".join(runs[begin:stop])
             if self.plain:
                 # A quote within a JSON string would be escaped.
                 text = text.replace(b'"dataChange":true', b'"dataChange":false')
@@ -166,10 +166,10 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
     singles: list[SingleLines] = []
     odd: list[int] = []
     plain_lines = np.bincount(source[rows], minlength=len(files.names)).tolist()
-    for index, others in enumerate(_other_lines(lines, is_other)):
+    for index, other_lines in enumerate(_other_lines(lines, is_other)):
         # `split` reports files without any line.
         single_lines = (
-            _singles(files.names[index], others) if others or plain_lines[index] else None
+            _singles(files.names[index], other_lines) if other_lines or plain_lines[index] else None
         )
         if single_lines is None:
             odd.append(index)
@@ -205,14 +205,14 @@ _STATE = ("protocol", "metaData", *_KEYED)
 def _other_lines(lines: TextLines, mask: Bools) -> list[list[tuple[int, bytes]]]:
     """For each file its selected lines that are not blank, with their line numbers."""
     count = len(lines.files.names)
-    others: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
+    lines_by_file: list[list[tuple[int, bytes]]] = [[] for _ in range(count)]
     first_row = np.searchsorted(lines.source, np.arange(count)).tolist()
     rows = np.flatnonzero(mask)
     texts = lines.texts.cast(pa.large_binary()).take(integers(rows)).to_pylist()
     for row, index, line in zip(rows.tolist(), lines.source[rows].tolist(), texts, strict=True):
         if line.strip():
-            others[index].append((row - first_row[index] + 1, line))
-    return others
+            lines_by_file[index].append((row - first_row[index] + 1, line))
+    return lines_by_file
 
 
 def _singles(name: str, lines: Sequence[tuple[int, bytes]]) -> SingleLines | None:
@@ -223,8 +223,8 @@ def _singles(name: str, lines: Sequence[tuple[int, bytes]]) -> SingleLines | Non
     if beside:
         return None
     # Most commits contain no non-file action except `commitInfo`.
-    some = actions.protocol or actions.metadata or actions.txns or actions.domains
-    return SingleLines(actions, _single_texts(lines) if some else ())
+    has_state = actions.protocol or actions.metadata or actions.txns or actions.domains
+    return SingleLines(actions, _single_texts(lines) if has_state else ())
 
 
 def _single_texts(
@@ -298,8 +298,8 @@ def _buffers(texts: pa.LargeStringArray) -> tuple[Ints, bytes]:
     if data is None:
         return np.zeros(1, np.int64), b""
     text_offsets = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    first, last = int(text_offsets[0]), int(text_offsets[-1])
-    return text_offsets - first, data.slice(first, last - first).to_pybytes()
+    start, end = int(text_offsets[0]), int(text_offsets[-1])
+    return text_offsets - start, data.slice(start, end - start).to_pybytes()
 
 
 def _single_action_lines(texts: pa.LargeStringArray, is_remove: Bools) -> pa.LargeStringArray:

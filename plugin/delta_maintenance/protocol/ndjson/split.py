@@ -265,8 +265,8 @@ def split(
     if block is None or (thorough and _has_second_action(data, block.start, block.end)):
         return _split_lines(name, data, first_line)
     lines = tuple(block.of(data))
-    first = first_line + data.count(b"\n", 0, block.start)
-    numbers = range(first, first + block.count)
+    first_number = first_line + data.count(b"\n", 0, block.start)
+    numbers = range(first_number, first_number + block.count)
     head = _number_lines(data[: block.start], first_line)
     tail = _number_lines(data[block.end :], numbers.stop)
     return CommitText(name, lines, numbers, (*head, *tail), block)
@@ -337,10 +337,10 @@ def _file_block(data: bytes) -> FileBlock | None:
     while start < end and not data.startswith(_FILE_LINES, start):
         start = data.index(b"\n", start) + 1
     while end > start:
-        last = data.rfind(b"\n", start, end - 1) + 1 or start
-        if data.startswith(_FILE_LINES, last):
+        last_line = data.rfind(b"\n", start, end - 1) + 1 or start
+        if data.startswith(_FILE_LINES, last_line):
             break
-        end = last
+        end = last_line
     if start == end:
         return FileBlock(start, end, ())
     # Every line of the block must start like a file action.
@@ -364,15 +364,15 @@ def _file_block(data: bytes) -> FileBlock | None:
 
 
 def _split_lines(name: str, data: bytes, first_line: int) -> CommitText:
-    files, numbers, others = [], [], []
+    files, numbers, other_lines = [], [], []
     for number, line in _number_lines(data, first_line):
         if line.startswith(_FILE_LINES) and not _has_second_action(line, 0, len(line)):
             files.append(line)
             numbers.append(number)
         else:
-            others.append((number, line))
+            other_lines.append((number, line))
     runs = (LineRun(b"\n".join([*files, b""]), len(files)),) if files else ()
-    return CommitText(name, runs, numbers, tuple(others), None)
+    return CommitText(name, runs, numbers, tuple(other_lines), None)
 
 
 def _has_second_action(data: bytes, start: int, end: int) -> bool:
@@ -385,8 +385,8 @@ def _has_second_action(data: bytes, start: int, end: int) -> bool:
     return _SECOND_ACTION.search(data, start, end) is not None
 
 
-def _number_lines(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    for number, line in enumerate(data.split(b"\n"), first):
+def _number_lines(data: bytes, first_number: int) -> Iterator[tuple[int, bytes]]:
+    for number, line in enumerate(data.split(b"\n"), first_number):
         if line.strip():
             yield number, line
 
@@ -417,38 +417,40 @@ def split_pieces(name: str, pieces: Iterable[bytes], *, longest: int) -> CommitT
     Holds one piece, or the longest line if that is longer; `OversizedFileError` for a line of more
     than `longest` bytes.
     """
-    others: list[tuple[int, bytes]] = []
-    whole: FileBlock | None = FileBlock(0, 0, ())
+    other_lines: list[tuple[int, bytes]] = []
+    joined_block: FileBlock | None = FileBlock(0, 0, ())
     start, first_line, empty = 0, 1, True
     for text in _whole_lines(name, pieces, longest):
         if not text.isspace():
             piece = split(name, text, first_line=first_line)
-            others += piece.other_lines
-            whole = _join_blocks(whole, piece.block, start)
+            other_lines += piece.other_lines
+            joined_block = _join_blocks(joined_block, piece.block, start)
             empty = False
         start += len(text)
         first_line += text.count(b"\n")
     if empty:
         split(name, b"")
-    return CommitText(name, (), (), tuple(others), whole)
+    return CommitText(name, (), (), tuple(other_lines), joined_block)
 
 
-def _join_blocks(whole: FileBlock | None, block: FileBlock | None, start: int) -> FileBlock | None:
+def _join_blocks(
+    joined_block: FileBlock | None, block: FileBlock | None, start: int
+) -> FileBlock | None:
     """Joins the block so far with the next one, `start` bytes further on, if they are adjacent."""
-    if whole is None or block is None:
+    if joined_block is None or block is None:
         return None
     if not block.runs:
-        return whole
+        return joined_block
     block = block.moved(start)
-    if not whole.runs:
+    if not joined_block.runs:
         return block
-    if whole.end != block.start:
+    if joined_block.end != block.start:
         return None
-    return FileBlock(whole.start, block.end, whole.runs + block.runs)
+    return FileBlock(joined_block.start, block.end, joined_block.runs + block.runs)
 
 
 def _whole_lines(name: str, pieces: Iterable[bytes], longest: int) -> Iterator[bytes]:
-    rest: list[bytes] = []
+    partial_line: list[bytes] = []
     size = 0
     for piece in pieces:
         head, newline, tail = piece.rpartition(b"\n")
@@ -456,12 +458,12 @@ def _whole_lines(name: str, pieces: Iterable[bytes], longest: int) -> Iterator[b
         if max(size + end, len(tail)) > longest:
             raise OversizedFileError(f"a line has more than {longest} bytes", file=name)
         if newline:
-            lines = b"".join([*rest, head, newline])
+            lines = b"".join([*partial_line, head, newline])
             # Released before the caller parses the lines, which may be one long line.
-            rest, size = [], 0
+            partial_line, size = [], 0
             yield lines
             del lines
-        rest.append(tail)
+        partial_line.append(tail)
         size += len(tail)
     if size:
-        yield b"".join(rest)
+        yield b"".join(partial_line)

@@ -145,31 +145,33 @@ class RowIdAudit:
 
     def findings(self) -> RowIdFindings:
         """The findings for all batches added so far."""
-        last = self._last
+        last_uncounted = self._last
         return RowIdFindings(
             files=self._files,
             lacking=self._lacking,
             uncounted=self._uncounted,
             rows=self._rows,
             highest=self._highest,
-            last_uncounted=last[1] if last is not None and last[0] == self._highest else None,
+            last_uncounted=last_uncounted[1]
+            if last_uncounted is not None and last_uncounted[0] == self._highest
+            else None,
             shared=self._shared_row_id(),
         )
 
     def _add_ids(self, files: pa.Table, *, live: bool) -> None:
-        known = files.filter(pc.is_valid(_column(files, "baseRowId")))
-        if not known.num_rows:
+        with_ids = files.filter(pc.is_valid(_column(files, "baseRowId")))
+        if not with_ids.num_rows:
             return
-        counts = row_counts(known)
-        highest = row_tracking.highest_assigned_row_id(known["baseRowId"], counts)
+        counts = row_counts(with_ids)
+        highest = row_tracking.highest_assigned_row_id(with_ids["baseRowId"], counts)
         self._highest = max(self._highest, highest)
-        uncounted = known.filter(pc.is_null(counts))
+        uncounted = with_ids.filter(pc.is_null(counts))
         if uncounted.num_rows:
             row = pc.index(uncounted["baseRowId"], pc.max(uncounted["baseRowId"])).as_py()
-            last = (uncounted["baseRowId"][row].as_py(), uncounted["path"][row].as_py())
-            self._last = max(last, self._last or last)
+            last_uncounted = (uncounted["baseRowId"][row].as_py(), uncounted["path"][row].as_py())
+            self._last = max(last_uncounted, self._last or last_uncounted)
         if live:
-            self._starts.append(known["baseRowId"].to_numpy())
+            self._starts.append(with_ids["baseRowId"].to_numpy())
             self._counts.append(pc.fill_null(counts, 1).to_numpy())
 
     def _shared_row_id(self) -> int | None:

@@ -152,10 +152,10 @@ def assign_row_ids(adds: pa.Table, *, high_water_mark: int, version: int) -> tup
     fresh = pc.is_null(adds["baseRowId"]).to_numpy()
     ids, mark = adds["baseRowId"], high_water_mark
     if fresh.any():
-        new = adds.filter(pa.array(fresh))
-        counts = num_records(new["stats"])
+        new_files = adds.filter(pa.array(fresh))
+        counts = num_records(new_files["stats"])
         if counts.null_count:
-            path = new["path"].filter(pc.is_null(counts))[0].as_py()
+            path = new_files["path"].filter(pc.is_null(counts))[0].as_py()
             raise RefusedError(
                 "the statistics of a file without row IDs do not contain its number of rows",
                 file=path,
@@ -198,13 +198,17 @@ class IdRanges:
         return cls.union(row_ids, row_ids)
 
     @classmethod
-    def joined(cls, parts: Sequence[IdRanges]) -> IdRanges:
+    def joined(cls, pieces: Sequence[IdRanges]) -> IdRanges:
         """Returns the ranges of several sets of row IDs."""
         union = cls.union(
-            np.concatenate([_NONE, *(part.firsts for part in parts)]),
-            np.concatenate([_NONE, *(part.lasts for part in parts)]),
+            np.concatenate([_NONE, *(piece.firsts for piece in pieces)]),
+            np.concatenate([_NONE, *(piece.lasts for piece in pieces)]),
         )
-        repeated = [each.repeated for each in (union, *parts) if each.repeated is not None]
+        repeated = [
+            piece_ranges.repeated
+            for piece_ranges in (union, *pieces)
+            if piece_ranges.repeated is not None
+        ]
         return cls(union.firsts, union.lasts, min(repeated, default=None))
 
     @classmethod
@@ -251,18 +255,18 @@ class IdParts:
     """The smallest such row ID of each."""
 
     def __iter__(self) -> Iterator[IdRanges]:
-        known = dict(zip(self.repeating.tolist(), self.repeated.tolist(), strict=True))
+        repeated_ids = dict(zip(self.repeating.tolist(), self.repeated.tolist(), strict=True))
         end = 0
-        for part, count in enumerate(self.counts.tolist()):
+        for number, count in enumerate(self.counts.tolist()):
             begin, end = end, end + count
-            yield IdRanges(self.firsts[begin:end], self.lasts[begin:end], known.get(part))
+            yield IdRanges(self.firsts[begin:end], self.lasts[begin:end], repeated_ids.get(number))
 
-    def chosen(self, parts: Numbers) -> IdParts:
+    def chosen(self, numbers: Numbers) -> IdParts:
         """Returns some parts, given in ascending order, without their repeated row IDs."""
-        wanted = np.zeros(len(self.counts), np.bool_)
-        wanted[parts] = True
-        ranges = np.repeat(wanted, self.counts)
-        return IdParts(self.firsts[ranges], self.lasts[ranges], self.counts[parts], _NONE, _NONE)
+        is_chosen = np.zeros(len(self.counts), np.bool_)
+        is_chosen[numbers] = True
+        ranges = np.repeat(is_chosen, self.counts)
+        return IdParts(self.firsts[ranges], self.lasts[ranges], self.counts[numbers], _NONE, _NONE)
 
 
 def overlapping(firsts: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
@@ -288,20 +292,20 @@ class UsedRowIds:
         """The number of ranges."""
         return sum(map(len, self._levels))
 
-    def add(self, parts: IdParts) -> tuple[Numbers, Numbers]:
+    def add(self, id_parts: IdParts) -> tuple[Numbers, Numbers]:
         """Adds the row IDs of parts.
 
         Returns the parts with a row ID that another row has too, in the same part or in an earlier
         one, in ascending order; and the smallest such row ID of each.
         """
-        shared_ids = [(parts.repeating, parts.repeated)]
-        owners = np.repeat(np.arange(len(parts.counts)), parts.counts)
+        shared_ids = [(id_parts.repeating, id_parts.repeated)]
+        owners = np.repeat(np.arange(len(id_parts.counts)), id_parts.counts)
         for level in self._levels:
-            rows, ids = _shared(parts, level)
+            rows, ids = _shared(id_parts, level)
             shared_ids.append((owners[rows], ids))
-        union = IdRanges.union(parts.firsts, parts.lasts)
+        union = IdRanges.union(id_parts.firsts, id_parts.lasts)
         if union.repeated is not None:
-            shared_ids.append(_shared_among(parts, owners))
+            shared_ids.append(_shared_among(id_parts, owners))
         self._push(union)
         return smallest(shared_ids)
 
@@ -312,17 +316,17 @@ class UsedRowIds:
             levels[-2:] = [_merge_levels(levels)]
 
 
-def parts_of(batches: Iterable[Numbers], most: int) -> Iterator[IdRanges]:
-    """Yields the row IDs of a file as parts of at most `most` ranges, at least one part."""
+def parts_of(batches: Iterable[Numbers], limit: int) -> Iterator[IdRanges]:
+    """Yields the row IDs of a file as parts of at most `limit` ranges, at least one part."""
     held: list[IdRanges] = []
     count = 0
     for row_ids in batches:
-        for first in range(0, len(row_ids), most):
-            ranges = IdRanges.of(row_ids[first : first + most])
-            if count + len(ranges) > most:
+        for start in range(0, len(row_ids), limit):
+            ranges = IdRanges.of(row_ids[start : start + limit])
+            if count + len(ranges) > limit:
                 held = [IdRanges.joined(held)]
                 count = len(held[0])
-            if count + len(ranges) > most:
+            if count + len(ranges) > limit:
                 yield held[0]
                 held, count = [], 0
             held.append(ranges)
@@ -330,47 +334,47 @@ def parts_of(batches: Iterable[Numbers], most: int) -> Iterator[IdRanges]:
     yield IdRanges.joined(held)
 
 
-def _shared(parts: IdParts, level: IdRanges) -> tuple[Numbers, Numbers]:
+def _shared(id_parts: IdParts, level: IdRanges) -> tuple[Numbers, Numbers]:
     """Returns the ranges with a row ID of `level`, and the smallest such row ID of each."""
     if not len(level):
         return _NONE, _NONE
     # Of the ranges that end at or after the beginning of this one, only the first is needed.
-    at = np.searchsorted(level.lasts, parts.firsts)
+    at = np.searchsorted(level.lasts, id_parts.firsts)
     rows = np.flatnonzero(at < len(level))
     at = at[rows]
-    reached = level.firsts[at] <= parts.lasts[rows]
+    reached = level.firsts[at] <= id_parts.lasts[rows]
     rows, at = rows[reached], at[reached]
-    return rows, np.maximum(parts.firsts[rows], level.firsts[at])
+    return rows, np.maximum(id_parts.firsts[rows], level.firsts[at])
 
 
-def _shared_among(parts: IdParts, owners: Numbers) -> tuple[Numbers, Numbers]:
+def _shared_among(id_parts: IdParts, owners: Numbers) -> tuple[Numbers, Numbers]:
     """Returns the parts with a row ID of an earlier one of these parts, and the smallest of each.
 
     Goes through the parts that have a row ID in common with another one, and no others.
     """
-    order = np.argsort(parts.firsts, kind="stable")
-    firsts, lasts = parts.firsts[order], parts.lasts[order]
+    order = np.argsort(id_parts.firsts, kind="stable")
+    firsts, lasts = id_parts.firsts[order], id_parts.lasts[order]
     overlapping = np.zeros(len(order), np.bool_)
     overlapping[1:] = firsts[1:] <= np.maximum.accumulate(lasts)[:-1]
     overlapping[:-1] |= firsts[1:] <= lasts[:-1]
     involved = np.unique(owners[order[overlapping]])
     earlier = UsedRowIds()
     shared_ids = []
-    for part, ranges in zip(involved, parts.chosen(involved), strict=True):
+    for number, ranges in zip(involved, id_parts.chosen(involved), strict=True):
         none_or_first, ids = earlier.add(ranges.in_parts())
-        shared_ids.append((none_or_first + part, ids))
+        shared_ids.append((none_or_first + number, ids))
     return smallest(shared_ids)
 
 
-def smallest(found: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
+def smallest(pairs: Sequence[tuple[Numbers, Numbers]]) -> tuple[Numbers, Numbers]:
     """Returns the distinct parts or files in ascending order, and the smallest row ID of each."""
-    parts = np.concatenate([_NONE, *(parts for parts, _ in found)])
-    ids = np.concatenate([_NONE, *(ids for _, ids in found)])
-    order = np.lexsort((ids, parts))
-    parts, ids = parts[order], ids[order]
-    is_first = np.ones(len(parts), np.bool_)
-    is_first[1:] = parts[1:] != parts[:-1]
-    return parts[is_first], ids[is_first]
+    numbers = np.concatenate([_NONE, *(numbers for numbers, _ in pairs)])
+    ids = np.concatenate([_NONE, *(ids for _, ids in pairs)])
+    order = np.lexsort((ids, numbers))
+    numbers, ids = numbers[order], ids[order]
+    is_first = np.ones(len(numbers), np.bool_)
+    is_first[1:] = numbers[1:] != numbers[:-1]
+    return numbers[is_first], ids[is_first]
 
 
 def _merge_levels(levels: list[IdRanges]) -> IdRanges:

@@ -77,8 +77,8 @@ def _render(value: Any) -> str:
     return json.dumps(value)
 
 
-def _join_parts(parts: Iterable[str]) -> str:
-    return ",".join(parts)
+def _join_parts(texts: Iterable[str]) -> str:
+    return ",".join(texts)
 
 
 def _text(text: str) -> str:
@@ -151,17 +151,17 @@ def mapped_by_name(schema_string: str, *, max_column_id: int = 0) -> tuple[str, 
 
 def without_mapping(schema_string: str) -> str:
     """Removes IDs and physical names at every level. The rest does not change."""
-    found = False
+    has_mapping = False
 
     def strip(field: Field) -> None:
-        nonlocal found
+        nonlocal has_mapping
         metadata = field.get("metadata")
         if isinstance(metadata, dict) and not _KEYS.isdisjoint(metadata):
-            found = True
+            has_mapping = True
             field["metadata"] = {key: metadata[key] for key in metadata if key not in _KEYS}
 
     stripped = edit_fields(schema_string, strip)
-    return stripped if found else schema_string
+    return stripped if has_mapping else schema_string
 
 
 def has_other_names(schema: StructType, mode: ColumnMappingMode) -> bool:

@@ -108,14 +108,14 @@ def parse_condition(text: str, *, lenient: bool = False) -> Condition:
     return _Parser(text, lenient=lenient).parse()
 
 
-def joined(kind: type[Both] | type[Either], parts: Sequence[Condition]) -> Condition:
+def joined(kind: type[Both] | type[Either], operands: Sequence[Condition]) -> Condition:
     """Joins conditions, at least one, by AND or OR. The depth of the tree grows with the logarithm
     of their number, because trees are visited recursively.
     """
-    if len(parts) == 1:
-        return parts[0]
-    middle = len(parts) // 2
-    return kind(joined(kind, parts[:middle]), joined(kind, parts[middle:]))
+    if len(operands) == 1:
+        return operands[0]
+    middle = len(operands) // 2
+    return kind(joined(kind, operands[:middle]), joined(kind, operands[middle:]))
 
 
 def columns_of(condition: Condition) -> Iterator[tuple[str, ...]]:
@@ -244,17 +244,17 @@ class _Parser:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise self._wrong("it is nested too deeply")
-        parts = [self._all_of()]
+        operands = [self._all_of()]
         while self._word("or"):
-            parts.append(self._all_of())
+            operands.append(self._all_of())
         self._depth -= 1
-        return joined(Either, parts)
+        return joined(Either, operands)
 
     def _all_of(self) -> Condition:
-        parts = [self._one()]
+        operands = [self._one()]
         while self._word("and"):
-            parts.append(self._one())
-        return joined(Both, parts)
+            operands.append(self._one())
+        return joined(Both, operands)
 
     def _one(self) -> Condition:
         if not self._lenient:
@@ -312,11 +312,11 @@ class _Parser:
         negated = self._word("not")
         condition: Condition
         if self._word("between"):
-            least = self._literal()
+            lowest = self._literal()
             if not self._word("and"):
                 raise self._wrong("BETWEEN is to be followed by two values with AND between them")
             condition = Both(
-                Comparison(column, ">=", least), Comparison(column, "<=", self._literal())
+                Comparison(column, ">=", lowest), Comparison(column, "<=", self._literal())
             )
         elif self._word("in"):
             self._expect("(")
@@ -344,20 +344,20 @@ class _Parser:
         return Prefix(column, Literal(plain, quoted=True))
 
     def _starts_with_value(self) -> bool:
-        first = self._peek()
-        if first is None or not self._lenient:
+        token = self._peek()
+        if token is None or not self._lenient:
             return False
         following = self._tokens[self._next + 1 : self._next + 2]
-        typed = first.word in _TYPES and bool(following) and following[0].kind == "text"
-        return first.kind in ("text", "number") or first.word in ("true", "false", "cast") or typed
+        typed = token.word in _TYPES and bool(following) and following[0].kind == "text"
+        return token.kind in ("text", "number") or token.word in ("true", "false", "cast") or typed
 
     def _column(self) -> tuple[str, ...]:
         token = self._take()
         if token is None or token.kind != "name" or token.word in _WORDS | {"date", "timestamp"}:
             raise self._wrong("a column is missing")
         return tuple(
-            part[1:-1].replace("``", "`") if part.startswith("`") else part
-            for part in re.findall(_NAME, token.text)
+            step[1:-1].replace("``", "`") if step.startswith("`") else step
+            for step in re.findall(_NAME, token.text)
         )
 
     def _literal(self) -> Literal:

@@ -149,32 +149,32 @@ class StoredColumns:
                 except (CorruptTableError, RefusedError) as error:
                     raise _in_column(error, item) from None
 
-    def _require_type(self, kind: pa.DataType, wanted: DeltaType) -> None:
-        if pa.types.is_null(kind) or wanted == PrimitiveType(name="variant"):
+    def _require_type(self, kind: pa.DataType, expected: DeltaType) -> None:
+        if pa.types.is_null(kind) or expected == PrimitiveType(name="variant"):
             return
-        match wanted:
+        match expected:
             case StructType() if pa.types.is_struct(kind):
-                self.require_types(wanted, list(kind))
+                self.require_types(expected, list(kind))
             case ArrayType(element=element) if is_list(kind):
                 self._require_type(kind.value_type, element)
             case MapType(key=key, value=value) if pa.types.is_map(kind):
                 self._require_type(kind.key_type, key)
                 self._require_type(kind.item_type, value)
             case StructType() | ArrayType() | MapType():
-                raise CorruptTableError(f"the file contains {kind} where the schema has {wanted}")
+                raise CorruptTableError(f"the file contains {kind} where the schema has {expected}")
             case _:
                 encoded = pa.types.is_dictionary(kind)
-                self._require_single(kind.value_type if encoded else kind, wanted)
+                self._require_single(kind.value_type if encoded else kind, expected)
 
-    def _convert_column(self, stored: pa.Array, field: pa.Field, wanted: DeltaType) -> pa.Array:
+    def _convert_column(self, stored: pa.Array, field: pa.Field, expected: DeltaType) -> pa.Array:
         kind = stored.type
         if pa.types.is_null(kind):
-            return pa.nulls(len(stored), self._type(wanted))
-        match wanted:
+            return pa.nulls(len(stored), self._type(expected))
+        match expected:
             case PrimitiveType(name="variant") if self.verbatim:
                 return self._variant(stored)
             case StructType() if pa.types.is_struct(kind):
-                return self._struct(stored, wanted)
+                return self._struct(stored, expected)
             case ArrayType(element=element) if is_list(kind):
                 # `_nested` supports only this list layout.
                 stored = _as_list(stored)
@@ -189,23 +189,23 @@ class StoredColumns:
                 )
                 return _nested(stored, of, entries)
             case StructType() | ArrayType() | MapType():
-                raise CorruptTableError(f"the file contains {kind} where the schema has {wanted}")
-        return self._single(stored, wanted)
+                raise CorruptTableError(f"the file contains {kind} where the schema has {expected}")
+        return self._single(stored, expected)
 
-    def _type(self, wanted: DeltaType) -> pa.DataType:
-        return arrow_type(wanted, variants=self.verbatim)
+    def _type(self, expected: DeltaType) -> pa.DataType:
+        return arrow_type(expected, variants=self.verbatim)
 
-    def _struct(self, stored: pa.StructArray, wanted: StructType) -> pa.Array:
+    def _struct(self, stored: pa.StructArray, expected: StructType) -> pa.Array:
         fields = list(stored.type)
         children = []
-        for item, at in self.find(wanted.fields, fields):
+        for item, at in self.find(expected.fields, fields):
             children.append(
                 pa.nulls(len(stored), self._type(item.type))
                 if at is None
                 else self._convert_column(stored.field(at), fields[at], item.type)
             )
         return pa.StructArray.from_arrays(
-            children, fields=list(self._type(wanted)), mask=pc.is_null(stored)
+            children, fields=list(self._type(expected)), mask=pc.is_null(stored)
         )
 
     def _variant(self, stored: pa.Array) -> pa.Array:
@@ -227,11 +227,11 @@ class StoredColumns:
             raise CorruptTableError("a variant lacks its metadata or its value")
         return pa.StructArray.from_arrays(children, fields=list(VARIANT), mask=absent)
 
-    def _single(self, stored: pa.Array, wanted: DeltaType) -> pa.Array:
-        target, name = self._type(wanted), str(wanted)
+    def _single(self, stored: pa.Array, expected: DeltaType) -> pa.Array:
+        target, name = self._type(expected), str(expected)
         encoded = pa.types.is_dictionary(stored.type)
         kind = stored.type.value_type if encoded else stored.type
-        self._require_single(kind, wanted)
+        self._require_single(kind, expected)
         if encoded and kind == target and self.verbatim:
             return stored
         if name == "string" and self.verbatim:
@@ -242,24 +242,24 @@ class StoredColumns:
             earliest = pc.min(values)
             if earliest.is_valid and pc.less(earliest, pa.scalar(_GREGORIAN[name], target)).as_py():
                 raise UnsupportedFeatureError(
-                    f"a data file written by Spark before 3.0 contains a {wanted} in the "
+                    f"a data file written by Spark before 3.0 contains a {expected} in the "
                     "Julian calendar",
                     remedy="rewrite the file with a newer Spark",
                 )
         return values
 
-    def _require_single(self, kind: pa.DataType, wanted: DeltaType) -> None:
-        name = "decimal" if isinstance(wanted, DecimalType) else str(wanted)
-        problem = f"the file contains {kind} where the schema has {wanted}"
+    def _require_single(self, kind: pa.DataType, expected: DeltaType) -> None:
+        name = "decimal" if isinstance(expected, DecimalType) else str(expected)
+        problem = f"the file contains {kind} where the schema has {expected}"
         if not any(fits(kind) for fits in _SOURCES[name]):
             raise CorruptTableError(problem)
-        if self.widens or not _is_narrower(kind, arrow_type(wanted)):
+        if self.widens or not _is_narrower(kind, arrow_type(expected)):
             return
         if pa.types.is_decimal(kind):
             before = str(DecimalType(precision=kind.precision, scale=kind.scale))
         else:
             before = _NAMES.get(kind, str(kind))
-        if not TypeChange(column="", before=before, after=str(wanted)).is_known:
+        if not TypeChange(column="", before=before, after=str(expected)).is_known:
             raise CorruptTableError(problem)
         raise RefusedError(
             f"{problem}, and the table does not have the feature typeWidening", remedy=ADD_WIDENING
@@ -283,7 +283,7 @@ def is_hybrid(key_values: Mapping[bytes, bytes] | None, *, int96: bool) -> bool:
     version = key_values.get(b"org.apache.spark.version")
     if version is None:
         return False
-    numbers = [int(part) for part in version.split(b".")[:2] if part.isdigit()]
+    numbers = [int(number) for number in version.split(b".")[:2] if number.isdigit()]
     return numbers < ([3, 1] if int96 else [3, 0])
 
 
@@ -372,21 +372,21 @@ def _nested(stored: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
     )
 
 
-def _is_narrower(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether reading `wanted` from `stored` requires the feature `typeWidening`.
+def _is_narrower(stored: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether reading `expected` from `stored` requires the feature `typeWidening`.
 
     `byte`, `short` and `integer` have the same type in Parquet.
     """
-    if pa.types.is_decimal(wanted):
+    if pa.types.is_decimal(expected):
         return not pa.types.is_decimal(stored) or (stored.precision, stored.scale) != (
-            wanted.precision,
-            wanted.scale,
+            expected.precision,
+            expected.scale,
         )
-    if pa.types.is_integer(wanted):
-        return bool(stored.bit_width < wanted.bit_width == 64)
-    if pa.types.is_floating(wanted):
-        return bool(stored.bit_width < wanted.bit_width or pa.types.is_integer(stored))
-    return bool(pa.types.is_timestamp(wanted) and pa.types.is_date(stored))
+    if pa.types.is_integer(expected):
+        return bool(stored.bit_width < expected.bit_width == 64)
+    if pa.types.is_floating(expected):
+        return bool(stored.bit_width < expected.bit_width or pa.types.is_integer(stored))
+    return bool(pa.types.is_timestamp(expected) and pa.types.is_date(stored))
 
 
 def _as_list(stored: pa.Array) -> pa.ListArray:

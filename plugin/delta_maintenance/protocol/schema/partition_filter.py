@@ -82,18 +82,18 @@ class _Partitions:
 
     def _one_of(self, name: str, literals: tuple[Literal, ...]) -> pa.Array:
         values = self._values(name)
-        first, *others = [pc.equal(values, self._scalar(each, name)) for each in literals]
-        for other in others:
-            first = pc.or_kleene(first, other)
-        return first
+        truth, *more_equal = [pc.equal(values, self._scalar(literal, name)) for literal in literals]
+        for equal in more_equal:
+            truth = pc.or_kleene(truth, equal)
+        return truth
 
     def _name(self, column: tuple[str, ...]) -> str:
         column_name = self._columns.get(".".join(column).lower())
         if column_name is None:
-            known = ", ".join(self._columns.values()) or "none, for the table has no partitions"
+            names = ", ".join(self._columns.values()) or "none, for the table has no partitions"
             raise invalid_condition(
                 self._condition,
-                f"{'.'.join(column)} is not a partition column; the partition columns are: {known}",
+                f"{'.'.join(column)} is not a partition column; the partition columns are: {names}",
             )
         return column_name
 

@@ -94,12 +94,12 @@ def canonical_texts(texts: pa.Array, delta_type: DeltaType) -> pa.Array:
     if pattern is None or not len(texts):
         return texts
     is_canonical = pc.match_substring_regex(texts, pattern)
-    others = pc.unique(texts.filter(pc.invert(pc.fill_null(is_canonical, True))))
-    if not len(others):
+    odd_texts = pc.unique(texts.filter(pc.invert(pc.fill_null(is_canonical, True))))
+    if not len(odd_texts):
         return texts
-    spellings = [_canonical(text, delta_type) for text in others.to_pylist()]
+    spellings = [_canonical(text, delta_type) for text in odd_texts.to_pylist()]
     return pc.coalesce(
-        pa.array(spellings, pa.string()).take(pc.index_in(texts, value_set=others)), texts
+        pa.array(spellings, pa.string()).take(pc.index_in(texts, value_set=odd_texts)), texts
     )
 
 
@@ -283,10 +283,10 @@ def _date(text: str) -> date:
 
 
 def _microseconds(text: str, zone: tzinfo) -> int:
-    year, month, day, *time, fraction, named = _fully_matched(
+    year, month, day, *time, fraction, zone_name = _fully_matched(
         _TIMESTAMP, text.strip(_SPACE)
     ).groups()
-    hour, minute, second = (int(part or 0) for part in time)
+    hour, minute, second = (int(number or 0) for number in time)
     moment = datetime(
         int(year),
         int(month or 1),
@@ -296,7 +296,7 @@ def _microseconds(text: str, zone: tzinfo) -> int:
         second,
         # Tables store microseconds; further digits are truncated.
         int((fraction or "")[:6].ljust(6, "0")),
-        tzinfo=zone if named is None else _zone(named.strip(_SPACE)),
+        tzinfo=zone if zone_name is None else _zone(zone_name.strip(_SPACE)),
     )
     return (moment - _EPOCH) // timedelta(microseconds=1)
 

@@ -134,13 +134,13 @@ def column_mapping_mode(protocol: Protocol, configuration: Mapping[str, str]) ->
     mode = configuration.get("delta.columnMapping.mode")
     if mode is None or not supports(protocol, "columnMapping"):
         return "none"
-    known = _MODES.get(mode)
-    if known is None:
+    mapping_mode = _MODES.get(mode)
+    if mapping_mode is None:
         raise UnsupportedFeatureError(
             f"unknown column mapping mode {mode!r}",
             remedy="set delta.columnMapping.mode to none, id or name",
         )
-    return known
+    return mapping_mode
 
 
 def physical_name(column: StructField, mode: ColumnMappingMode) -> str:
@@ -197,13 +197,13 @@ def walk(schema: StructType) -> Iterator[tuple[tuple[str, ...], StructField]]:
 
 def duplicate_names(schema: StructType) -> tuple[tuple[str, ...], ...]:
     """The paths of fields whose name, ignoring case, an earlier field of the same struct has."""
-    seen: set[tuple[tuple[str, ...], str]] = set()
+    names_before: set[tuple[tuple[str, ...], str]] = set()
     duplicates = []
     for path, _ in walk(schema):
         key = (path[:-1], path[-1].lower())
-        if key in seen:
+        if key in names_before:
             duplicates.append(path)
-        seen.add(key)
+        names_before.add(key)
     return tuple(duplicates)
 
 
@@ -287,9 +287,9 @@ def _field(value: Any, above: int) -> StructField:
     metadata = value.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise CorruptTableError(f"the metadata of the column {name!r} is not an object")
-    for key, (kind, what) in _CONTAINERS.items():
+    for key, (kind, description) in _CONTAINERS.items():
         if metadata and not isinstance(metadata.get(key, kind()), kind):
-            raise CorruptTableError(f"{key} of the column {name!r} is not {what}")
+            raise CorruptTableError(f"{key} of the column {name!r} is not {description}")
     return StructField(
         name=name,
         type=_type(value.get("type"), above + 1),

@@ -40,7 +40,7 @@ def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
     """
     reader = _Reader(pa.struct([("numRecords", pa.int64())]), record_lost=False)
     chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
-    counts = [pc.struct_field(reader.read(part), 0) for chunk in chunks for part in slices(chunk)]
+    counts = [pc.struct_field(reader.read(piece), 0) for chunk in chunks for piece in slices(chunk)]
     record_counts = pa.concat_arrays([pa.array([], pa.int64()), *counts])
     return pc.if_else(
         pc.greater_equal(record_counts, 0), record_counts, pa.scalar(None, pa.int64())
@@ -57,8 +57,8 @@ def parse_statistics(
     `lost`. Without `record_lost`, columns that the type lacks are ignored, which is faster.
     """
     reader = _Reader(statistics_type, record_lost=record_lost)
-    parts = [reader.read(part) for part in slices(stats)]
-    values = pa.concat_arrays([pa.array([], statistics_type), *parts])
+    pieces = [reader.read(piece) for piece in slices(stats)]
+    values = pa.concat_arrays([pa.array([], statistics_type), *pieces])
     return ConvertedStatistics(
         values=values,
         unreadable=pc.and_(pc.is_valid(stats), pc.is_null(values)),
@@ -72,8 +72,8 @@ def read_statistics(stats: pa.Array, statistics_type: pa.StructType) -> pa.Struc
     For a type with few of the columns: all others are skipped instead of parsed.
     """
     reader = _Reader(statistics_type, record_lost=False)
-    parts = [reader.read(part) for part in slices(stats)]
-    return pa.concat_arrays([pa.array([], statistics_type), *parts])
+    pieces = [reader.read(piece) for piece in slices(stats)]
+    return pa.concat_arrays([pa.array([], statistics_type), *pieces])
 
 
 def render_statistics(
@@ -86,12 +86,12 @@ def render_statistics(
     must stay below 2 GiB.
     """
     lost: set[Path] = set()
-    parts = [
+    pieces = [
         _row_texts(parsed.slice(at, _SLICE_ROWS), statistics_type, lost)
         for at in range(0, len(parsed), _SLICE_ROWS)
     ]
     return ConvertedStatistics(
-        values=pa.concat_arrays([pa.array([], pa.string()), *parts]),
+        values=pa.concat_arrays([pa.array([], pa.string()), *pieces]),
         unreadable=none_unreadable(len(parsed)),
         lost=tuple(sorted(lost)),
     )
@@ -160,7 +160,12 @@ class _Reader:
         if not pa.types.is_struct(kind):
             converted = from_json_scalars(values, kind)
             self._note(
-                path, *(old for old, new in zip(values, converted, strict=True) if new is None)
+                path,
+                *(
+                    unconverted
+                    for unconverted, converted_value in zip(values, converted, strict=True)
+                    if converted_value is None
+                ),
             )
             return pa.array(converted, kind)
         self._note(path, *(value for value in values if not isinstance(value, dict)))
@@ -309,12 +314,12 @@ def _value_text(
     return text
 
 
-def _is_instant(found: pa.DataType, declared: pa.DataType | None) -> bool:
-    if not pa.types.is_timestamp(found):
+def _is_instant(kind: pa.DataType, declared: pa.DataType | None) -> bool:
+    if not pa.types.is_timestamp(kind):
         return False
     if declared is not None and pa.types.is_timestamp(declared):
         return declared.tz is not None
-    return found.tz is not None or found.unit == "ns"
+    return kind.tz is not None or kind.unit == "ns"
 
 
 def _member(kind: pa.DataType | None, name: str) -> pa.DataType | None:

@@ -87,16 +87,16 @@ def none_unreadable(rows: int) -> pa.BooleanArray:
     return pc.is_valid(pa.nulls(rows))
 
 
-def _overlap(one: pa.Array, other: pa.Array) -> bool:
-    return bool(pc.any(pc.and_(pc.is_valid(one), pc.is_valid(other))).as_py())
+def _overlap(left_values: pa.Array, right_values: pa.Array) -> bool:
+    return bool(pc.any(pc.and_(pc.is_valid(left_values), pc.is_valid(right_values))).as_py())
 
 
 def _align_column(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path]) -> pa.Array:
     if not pa.types.is_struct(target):
-        new = converted(column, target)
-        if new.null_count > column.null_count:
+        converted_column = converted(column, target)
+        if converted_column.null_count > column.null_count:
             lost.update(paths_with_values(column, path))
-        return new
+        return converted_column
     if not pa.types.is_struct(column.type):
         lost.update(paths_with_values(column, path))
         return pa.nulls(len(column), target)

@@ -187,22 +187,22 @@ class AuditedFiles:
         kind = self.required.kind(leaf)
         if kind is None or pa.types.is_boolean(kind):
             return np.zeros(len(self.parsed), np.bool_)
-        least, greatest = (self.part(name, *leaf.path) for name in ("minValues", "maxValues"))
+        lowest, highest = (self.part(name, *leaf.path) for name in ("minValues", "maxValues"))
         nulls = self.part("nullCount", *leaf.path)
         counted = _counted_rows(self.rows, self.deleted, self.tight)
         only_nulls = to_bools(pc.fill_null(pc.equal(nulls, counted), False))
-        missing = to_bools(pc.is_null(least)) & ~self._omits("minValues")
-        missing |= to_bools(pc.is_null(greatest)) & ~self._omits("maxValues")
+        missing = to_bools(pc.is_null(lowest)) & ~self._omits("minValues")
+        missing |= to_bools(pc.is_null(highest)) & ~self._omits("maxValues")
         # NaN, which is no less and no greater than any number, stands for the greatest value.
-        crossed = to_bools(pc.fill_null(pc.greater(least, greatest), False))
+        crossed = to_bools(pc.fill_null(pc.greater(lowest, highest), False))
         return crossed | (missing & ~only_nulls & ~self._is_unbounded(leaf))
 
     def lacks_boolean_bounds(self, leaf: StatisticsLeaf) -> Mask:
         """There is no minimum or no maximum of a column of booleans."""
         if self.required.kind(leaf) != pa.bool_():
             return np.zeros(len(self.parsed), np.bool_)
-        both = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
-        return ~to_bools(pc.and_(*both))
+        validity = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
+        return ~to_bools(pc.and_(*validity))
 
     def bounded_files(self, leaf: StatisticsLeaf) -> Mask:
         """There are a minimum and a maximum of a column whose bounds some writers do not state
@@ -210,8 +210,8 @@ class AuditedFiles:
         """
         if not self.required.is_inexact(leaf):
             return np.zeros(len(self.parsed), np.bool_)
-        both = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
-        return to_bools(pc.and_(*both))
+        validity = (pc.is_valid(self.part(name, *leaf.path)) for name in ("minValues", "maxValues"))
+        return to_bools(pc.and_(*validity))
 
     def stated_columns(self, leaves: Iterable[StatisticsLeaf]) -> list[StatisticsLeaf]:
         """Returns the columns of which any file states something."""
@@ -234,8 +234,8 @@ class AuditedFiles:
 
     def part(self, *path: str) -> pa.Array:
         """Returns one part of the statistics, such as `numRecords`; nulls if the type lacks it."""
-        part = self._parts.get(path)
-        return pa.nulls(len(self.parsed), pa.int64()) if part is None else part
+        column = self._parts.get(path)
+        return pa.nulls(len(self.parsed), pa.int64()) if column is None else column
 
     @cached_property
     def _parts(self) -> Mapping[tuple[str, ...], pa.Array]:
@@ -247,10 +247,10 @@ class AuditedFiles:
             return np.zeros(len(self.parsed), np.bool_)
         return is_tagged_unbounded(self._unbounded_files, leaf.path)
 
-    def _omits(self, part: str) -> Mask:
+    def _omits(self, name: str) -> Mask:
         """The file states none of these bounds, because that of one column cannot be stated."""
-        none = to_bools(pc.is_null(self.part(part)))
-        may_have_nan = part == "maxValues" and self.required.has_floats
+        none = to_bools(pc.is_null(self.part(name)))
+        may_have_nan = name == "maxValues" and self.required.has_floats
         return none if may_have_nan else none & self.computed
 
     @cached_property
@@ -322,47 +322,48 @@ def with_statistics(
     audited: AuditedFiles,
     computed: Sequence[ComputedStatistics],
     *,
-    others: Sequence[StatisticsLeaf] = (),
+    extra_leaves: Sequence[StatisticsLeaf] = (),
 ) -> pa.Table:
     """Returns the adds with new statistics: a column of a file that is not replaced keeps those
-    that it has. `others` are replaced too, and need not have any.
+    that it has. `extra_leaves` are replaced too, and need not have any.
 
     `audited` and `computed` have one row per add. All files get the tag of computed statistics if
     some writers do not state the bounds of a column exactly, also if all bounds could be stated.
     """
     required, count = audited.required, adds.num_rows
     replaced: dict[tuple[str, ...], pa.Array] = {
-        ("numRecords",): pa.array([each.rows for each in computed], pa.int64()),
-        ("tightBounds",): pa.array([each.tight for each in computed], pa.bool_())
+        ("numRecords",): pa.array([statistics.rows for statistics in computed], pa.int64()),
+        ("tightBounds",): pa.array([statistics.tight for statistics in computed], pa.bool_())
         if required.columns.tight_bounds
         else pa.nulls(count, pa.bool_()),
     }
-    tight = pa.array([each.tight for each in computed], pa.bool_())
+    tight = pa.array([statistics.tight for statistics in computed], pa.bool_())
     counted = _counted_rows(replaced["numRecords",], audited.deleted, tight)
     unbounded = pa.repeat("", count)
     incomplete = {name: np.zeros(count, np.bool_) for name in _BOUNDS}
-    beside = {leaf.path for leaf in others}
-    for leaf in (*required.leaves, *others):
-        bounds = [each.bounds.get(leaf.path) for each in computed]
-        nulls = [None if each is None else each.nulls for each in bounds]
-        new = {"nullCount": pa.array(nulls, pa.int64())}
-        kind, taken = (
+    beside = {leaf.path for leaf in extra_leaves}
+    for leaf in (*required.leaves, *extra_leaves):
+        bounds = [statistics.bounds.get(leaf.path) for statistics in computed]
+        nulls = [None if statistics is None else statistics.nulls for statistics in bounds]
+        columns = {"nullCount": pa.array(nulls, pa.int64())}
+        kind, is_computed = (
             required.kind(leaf),
-            booleans(np.array([each is not None for each in bounds])),
+            booleans(np.array([statistics is not None for statistics in bounds])),
         )
         if kind is not None:
             for name, greatest in _BOUNDS.items():
                 values = [
-                    None if each is None else each.stated(greatest=greatest) for each in bounds
+                    None if statistics is None else statistics.stated(greatest=greatest)
+                    for statistics in bounds
                 ]
-                new[name] = bound_array(values, kind)
-        for name, values in new.items():
+                columns[name] = bound_array(values, kind)
+        for name, values in columns.items():
             path = (name, *leaf.path)
-            replaced[path] = pc.if_else(taken, values, audited.part(*path))
+            replaced[path] = pc.if_else(is_computed, values, audited.part(*path))
         if kind is not None and leaf.path not in beside:
-            some = pc.fill_null(pc.less(replaced["nullCount", *leaf.path], counted), True)
+            has_values = pc.fill_null(pc.less(replaced["nullCount", *leaf.path], counted), True)
             lacks = {
-                name: to_bools(pc.and_(some, pc.is_null(replaced[name, *leaf.path])))
+                name: to_bools(pc.and_(has_values, pc.is_null(replaced[name, *leaf.path])))
                 for name in _BOUNDS
             }
             for name, mask in lacks.items():
@@ -376,8 +377,10 @@ def with_statistics(
     if "stats_parsed" in adds.column_names:
         adds = adds.drop_columns(["stats_parsed"])
     names = pc.binary_join_element_wise("[", pc.utf8_slice_codeunits(unbounded, 1), "]", "")
-    wanted = pc.or_(pc.not_equal(unbounded, ""), booleans(audited.computed | required.has_inexact))
-    texts = pc.if_else(wanted, names, pa.scalar(None, pa.string()))
+    keeps_names = pc.or_(
+        pc.not_equal(unbounded, ""), booleans(audited.computed | required.has_inexact)
+    )
+    texts = pc.if_else(keeps_names, names, pa.scalar(None, pa.string()))
     return _with_column(adds, "tags", with_tag(_column(adds, "tags"), UNBOUNDED, texts))
 
 
@@ -393,26 +396,35 @@ def with_live_bounds(
     """
     report = audit(adds, required)
     replaced: dict[tuple[str, ...], pa.Array] = {
-        ("numRecords",): pa.array([each.rows for each in computed], pa.int64()),
+        ("numRecords",): pa.array([statistics.rows for statistics in computed], pa.int64()),
         ("tightBounds",): pa.repeat(False, adds.num_rows),
     }
     for leaf in required.leaves:
-        own = [each.bounds.get(leaf.path) for each in computed]
+        leaf_bounds = [statistics.bounds.get(leaf.path) for statistics in computed]
         kind = required.kind(leaf)
-        taken = np.array([each is not None for each in own], np.bool_)
-        if kind is None or not taken.any():
+        is_computed = np.array([statistics is not None for statistics in leaf_bounds], np.bool_)
+        if kind is None or not is_computed.any():
             continue
         for name, greatest in _BOUNDS.items():
-            values = bound_array([each and each.stated(greatest=greatest) for each in own], kind)
+            values = bound_array(
+                [statistics and statistics.stated(greatest=greatest) for statistics in leaf_bounds],
+                kind,
+            )
             path = (name, *leaf.path)
-            replaced[path] = pc.if_else(booleans(taken), values, report.part(*path))
+            replaced[path] = pc.if_else(booleans(is_computed), values, report.part(*path))
         # A number of nulls that equals that of the physical rows says that all live rows are null.
-        empty = np.array([each is not None and each.least is None for each in own], np.bool_)
-        known = pc.coalesce(
-            report.part("nullCount", *leaf.path),
-            pa.array([None if each is None else each.nulls for each in own], pa.int64()),
+        empty = np.array(
+            [statistics is not None and statistics.least is None for statistics in leaf_bounds],
+            np.bool_,
         )
-        nulls = pc.if_else(booleans(empty), replaced["numRecords",], known)
+        null_counts = pc.coalesce(
+            report.part("nullCount", *leaf.path),
+            pa.array(
+                [None if statistics is None else statistics.nulls for statistics in leaf_bounds],
+                pa.int64(),
+            ),
+        )
+        nulls = pc.if_else(booleans(empty), replaced["numRecords",], null_counts)
         replaced["nullCount", *leaf.path] = nulls
     stats = render_statistics(_rebuilt(report.parsed, replaced, ()), required.parsed_type).values
     return _with_column(adds, "stats", stats)
@@ -435,17 +447,17 @@ def _counted_rows(rows: pa.Array, deleted: pa.Array, tight: pa.Array) -> pa.Arra
 
 
 def _rebuilt(
-    old: pa.StructArray, replaced: Mapping[tuple[str, ...], pa.Array], above: tuple[str, ...]
+    struct: pa.StructArray, replaced: Mapping[tuple[str, ...], pa.Array], above: tuple[str, ...]
 ) -> pa.StructArray:
     """Returns the struct with other leaves. Inner structs without values are null."""
     children = []
-    for field, child in zip(old.type, old.flatten(), strict=True):
+    for field, child in zip(struct.type, struct.flatten(), strict=True):
         path = (*above, field.name)
         if pa.types.is_struct(field.type):
             child = _rebuilt(child, replaced, path)
         children.append(replaced.get(path, child))
     empty = np.logical_and.reduce([to_bools(pc.is_null(child)) for child in children])
-    return pa.StructArray.from_arrays(children, fields=list(old.type), mask=booleans(empty))
+    return pa.StructArray.from_arrays(children, fields=list(struct.type), mask=booleans(empty))
 
 
 def _without_parts(parsed: pa.StructArray, left_out: Mapping[str, Mask]) -> pa.StructArray:

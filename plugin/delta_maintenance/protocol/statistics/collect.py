@@ -45,20 +45,20 @@ class ColumnStatistics:
     greatest: Any = None
     has_nan: bool = False
 
-    def joined(self, other: ColumnStatistics) -> ColumnStatistics:
+    def joined(self, addend: ColumnStatistics) -> ColumnStatistics:
         """Returns the statistics for the rows of both."""
-        both = self
-        if self.least is None or other.least is None:
-            both = other if self.least is None else self
-            least, greatest = both.least, both.greatest
+        bounded = self
+        if self.least is None or addend.least is None:
+            bounded = addend if self.least is None else self
+            lowest, highest = bounded.least, bounded.greatest
         else:
-            least, greatest = min(self.least, other.least), max(self.greatest, other.greatest)
+            lowest, highest = min(self.least, addend.least), max(self.greatest, addend.greatest)
         return ColumnStatistics(
-            nulls=self.nulls + other.nulls,
-            kind=both.kind,
-            least=least,
-            greatest=greatest,
-            has_nan=self.has_nan or other.has_nan,
+            nulls=self.nulls + addend.nulls,
+            kind=bounded.kind,
+            least=lowest,
+            greatest=highest,
+            has_nan=self.has_nan or addend.has_nan,
         )
 
     def stated(self, *, greatest: bool) -> Any:
@@ -116,9 +116,9 @@ class StatisticsCollector:
         """Adds statistics of one column for some rows, without the rows."""
         self._by_path[tuple(path)].take_in(bounds)
 
-    def add(self, other: StatisticsCollector) -> None:
+    def add(self, addend: StatisticsCollector) -> None:
         """Adds the columns of another collector, which has processed other rows."""
-        for leaf in other._leaves:
+        for leaf in addend._leaves:
             self._by_path[leaf.path].add(leaf)
 
     def bounds(self, path: Sequence[str]) -> ColumnStatistics:
@@ -130,7 +130,7 @@ class StatisticsCollector:
 
         With `all_bounds`, it has all bounds that are known, also if others cannot be stated.
         """
-        parts: list[tuple[str, pa.Array]] = [("numRecords", pa.array([self.rows], pa.int64()))]
+        fields: list[tuple[str, pa.Array]] = [("numRecords", pa.array([self.rows], pa.int64()))]
         for name, of in (("minValues", "least"), ("maxValues", "greatest")):
             bounds = [
                 (leaf.path, leaf.bound(of))
@@ -139,14 +139,14 @@ class StatisticsCollector:
             ]
             stated = [(path, value) for path, value in bounds if value is not None]
             if stated and (all_bounds or len(stated) == len(bounds)):
-                parts.append((name, _struct(stated)))
+                fields.append((name, _struct(stated)))
         counts = [(leaf.path, pa.array([leaf.nulls], pa.int64())) for leaf in self._leaves]
         if counts:
-            parts.append(("nullCount", _struct(counts)))
+            fields.append(("nullCount", _struct(counts)))
         if self._columns.tight_bounds:
-            parts.append(("tightBounds", pa.array([True])))
+            fields.append(("tightBounds", pa.array([True])))
         row = pa.StructArray.from_arrays(
-            [value for _, value in parts], names=[name for name, _ in parts]
+            [value for _, value in fields], names=[name for name, _ in fields]
         )
         text: str = render_statistics(row).values[0].as_py()
         return text
@@ -163,20 +163,20 @@ def text_maximum(text: str) -> str | None:
     Truncates like Delta Spark: 32 UTF-16 code units, followed by a character greater than the one
     that it replaces.
     """
-    kept = units = 0
-    while kept < len(text) and units + _units(text[kept]) <= PREFIX:
-        units += _units(text[kept])
-        kept += 1
-    if kept == len(text):
+    length = units = 0
+    while length < len(text) and units + _units(text[length]) <= PREFIX:
+        units += _units(text[length])
+        length += 1
+    if length == len(text):
         return text
-    while kept < len(text) and text[kept] == _LAST:
+    while length < len(text) and text[length] == _LAST:
         units += 2
-        kept += 1
+        length += 1
         if units > _LONGEST_MAXIMUM:
             return None
-    if kept == len(text):
+    if length == len(text):
         return text
-    return text[:kept] + (_LAST_ASCII if text[kept] < _LAST_ASCII else _LAST)
+    return text[:length] + (_LAST_ASCII if text[length] < _LAST_ASCII else _LAST)
 
 
 class _Fields:
@@ -240,9 +240,9 @@ class _Leaf:
             word = np.dtype(np.float64 if values.type.bit_width == 64 else np.float32)
             start = values.offset * word.itemsize
             numbers = np.frombuffer(values.buffers()[1], word, len(values), start)
-            least, greatest = float(numbers.min()), float(numbers.max())
-            if not math.isnan(least):
-                self._extend(least, greatest)
+            lowest, highest = float(numbers.min()), float(numbers.max())
+            if not math.isnan(lowest):
+                self._extend(lowest, highest)
                 return
         is_nan = pc.is_nan(values)
         if pc.any(is_nan).as_py():
@@ -257,17 +257,17 @@ class _Leaf:
         self.has_nan = self.has_nan or bounds.has_nan
         self._extend(bounds.least, bounds.greatest)
 
-    def add(self, other: _Leaf) -> None:
+    def add(self, addend: _Leaf) -> None:
         """Adds the statistics of other rows."""
-        self.nulls += other.nulls
-        self.kind = self.kind or other.kind
-        self.has_nan = self.has_nan or other.has_nan
-        self._extend(other.least, other.greatest)
+        self.nulls += addend.nulls
+        self.kind = self.kind or addend.kind
+        self.has_nan = self.has_nan or addend.has_nan
+        self._extend(addend.least, addend.greatest)
 
-    def _extend(self, least: Any, greatest: Any) -> None:
-        if least is not None:
-            self.least = least if self.least is None else min(self.least, least)
-            self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
+    def _extend(self, lowest: Any, highest: Any) -> None:
+        if lowest is not None:
+            self.least = lowest if self.least is None else min(self.least, lowest)
+            self.greatest = highest if self.greatest is None else max(self.greatest, highest)
 
     @property
     def found(self) -> ColumnStatistics:

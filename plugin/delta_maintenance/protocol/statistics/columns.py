@@ -91,13 +91,13 @@ class StatisticsColumns:
                 name=".".join(item.name for item in fields),
             )
             every.append((_lower(item.name for item in fields), leaf))
-        named = column_names(properties.data_skipping_stats_columns)
+        listed_columns = column_names(properties.data_skipping_stats_columns)
         limit = properties.data_skipping_num_indexed_columns
-        if named is not None:
+        if listed_columns is not None:
             chosen = {
                 leaf.path
                 for logical, leaf in every
-                if any(_below(logical, _lower(name)) for name in named)
+                if any(_below(logical, _lower(name)) for name in listed_columns)
             }
         else:
             chosen = {leaf.path for _, leaf in (every if limit < 0 else every[:limit])}
@@ -116,13 +116,15 @@ def stats_columns_problem(metadata: Metadata) -> str | None:
     text = metadata.configuration.get(STATS_COLUMNS)
     if text is None:
         return None
-    named = column_names(text)
-    if named is None:
+    listed_columns = column_names(text)
+    if listed_columns is None:
         fault = "cannot be parsed" if text.strip() else "names no column"
         return f"{STATS_COLUMNS} {fault}, so readers and writers disagree about the columns"
     leaves = [_lower(item.name for item in fields) for fields in _leaves(_data_columns(metadata))]
     unknown = [
-        ".".join(name) for name in named if not any(_below(leaf, _lower(name)) for leaf in leaves)
+        ".".join(name)
+        for name in listed_columns
+        if not any(_below(leaf, _lower(name)) for leaf in leaves)
     ]
     if not unknown:
         return None
@@ -141,19 +143,19 @@ def column_names(text: str | None) -> list[tuple[str, ...]] | None:
     if text is None or not text.strip():
         return None
     columns: list[tuple[str, ...]] = []
-    at, parts = 0, []
+    at, steps = 0, []
     while at < len(text):
         name_match = _NAME.match(text, at)
         if name_match is None:
             # An invalid list is ignored, and the number of leaves decides.
             return None
-        part = name_match[1]
-        quoted = part.startswith("`")
-        parts.append(part[1:-1].replace("``", "`") if quoted else part)
+        step = name_match[1]
+        quoted = step.startswith("`")
+        steps.append(step[1:-1].replace("``", "`") if quoted else step)
         at = name_match.end() + 1
         if text[name_match.end() : at] in (",", ""):
-            columns.append(tuple(parts))
-            parts = []
+            columns.append(tuple(steps))
+            steps = []
     return columns
 
 

@@ -48,11 +48,13 @@ def compare_column(
 
     `live`: whether the contents are those of live rows, and not of all physical ones.
     """
-    known = np.array([each is not None for each in contents], np.bool_)
-    exact = known & (live | ~audited.has_vector)
+    is_known = np.array([statistics is not None for statistics in contents], np.bool_)
+    exact = is_known & (live | ~audited.has_vector)
     stated = [audited.part(name, *leaf.path) for name in ("minValues", "maxValues", "nullCount")]
     excludes, loose, cut = _compare_bounds(audited, leaf, stated[0], stated[1], contents)
-    nulls = pa.array([None if each is None else each.nulls for each in contents], pa.int64())
+    nulls = pa.array(
+        [None if statistics is None else statistics.nulls for statistics in contents], pa.int64()
+    )
     differs = to_bools(pc.fill_null(pc.not_equal(stated[2], nulls), False))
     misleads = differs
     all_null = to_bools(pc.fill_null(pc.equal(stated[2], physical_rows), False))
@@ -64,7 +66,7 @@ def compare_column(
         has_values = to_bools(pc.fill_null(pc.less(nulls, live_rows), False))
         misleads = differs & (tight | ~audited.has_vector | none | (all_null & has_values))
     only_nulls = tight & to_bools(pc.fill_null(pc.equal(stated[2], live_rows), False))
-    doubtful = np.where(known, ~exact & (excludes | differs | (only_nulls & ~all_null)), cut)
+    doubtful = np.where(is_known, ~exact & (excludes | differs | (only_nulls & ~all_null)), cut)
     wrong = exact & (excludes | misleads)
     return StatisticsComparison(
         wrong=wrong,
@@ -76,8 +78,8 @@ def compare_column(
 def _compare_bounds(
     audited: AuditedFiles,
     leaf: StatisticsLeaf,
-    least: pa.Array,
-    greatest: pa.Array,
+    lowest: pa.Array,
+    highest: pa.Array,
     contents: Sequence[ColumnStatistics | None],
 ) -> tuple[Mask, Mask, Mask]:
     """Returns which bounds exclude values, which are wider than these, and which can be false
@@ -85,23 +87,27 @@ def _compare_bounds(
     """
     kind = audited.required.kind(leaf)
     if kind is None:
-        nothing = np.zeros(len(least), np.bool_)
+        nothing = np.zeros(len(lowest), np.bool_)
         return nothing, nothing, nothing
-    cut = np.logical_or(*(to_bools(may_have_cut_offset(part)) for part in (least, greatest)))
-    low, high = ([each and getattr(each, name) for each in contents] for name in _EXTREMES)
-    single = any(each is not None and each.kind == pa.float32() for each in contents)
+    cut = np.logical_or(*(to_bools(may_have_cut_offset(bound)) for bound in (lowest, highest)))
+    low, high = (
+        [statistics and getattr(statistics, name) for statistics in contents] for name in _EXTREMES
+    )
+    single = any(
+        statistics is not None and statistics.kind == pa.float32() for statistics in contents
+    )
     pairs = [
-        _comparable(least, low, kind, single=single),
-        _comparable(with_cut_microseconds(greatest), high, kind, single=single),
+        _comparable(lowest, low, kind, single=single),
+        _comparable(with_cut_microseconds(highest), high, kind, single=single),
     ]
     (low_stated, low_found), (high_stated, high_found) = pairs
     above, below = pc.greater(low_stated, low_found), pc.less(high_stated, high_found)
     excludes = to_bools(pc.fill_null(above, False)) | to_bools(pc.fill_null(below, False))
-    loose = np.zeros(len(least), np.bool_)
+    loose = np.zeros(len(lowest), np.bool_)
     if pa.types.is_integer(kind) or pa.types.is_date(kind):
         # Delta Spark answers MIN and MAX with these.
         wide = [pc.less(low_stated, low_found), pc.greater(high_stated, high_found)]
-        loose = np.logical_or(*(to_bools(pc.fill_null(each, False)) for each in wide))
+        loose = np.logical_or(*(to_bools(pc.fill_null(statistics, False)) for statistics in wide))
         loose &= to_bools(audited.tight)
     return excludes, loose, cut
 

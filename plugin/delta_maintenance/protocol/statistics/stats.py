@@ -66,14 +66,14 @@ def statistics_arrow_type(
     columns = _data_columns(schema, partition_columns, mode)
     bounds = _bounds(columns)
     null_count = _null_count(columns)
-    parts: list[tuple[str, pa.DataType | None]] = [
+    fields: list[tuple[str, pa.DataType | None]] = [
         ("numRecords", pa.int64()),
         ("minValues", bounds),
         ("maxValues", bounds),
         ("nullCount", null_count),
         ("tightBounds", pa.bool_() if tight_bounds else None),
     ]
-    return pa.struct([(name, kind) for name, kind in parts if kind is not None])
+    return pa.struct([(name, kind) for name, kind in fields if kind is not None])
 
 
 def unconvertible_columns(
@@ -191,13 +191,13 @@ def _leading_counts(
     width = np.argmin(is_digit, axis=1)
     following = digits[np.arange(rows), width]
     after = digits[np.arange(rows), np.minimum(width + 1, digits.shape[1] - 1)]
-    last = starts + len(_PREFIX) + width == ends - 1
+    is_last = starts + len(_PREFIX) + width == ends - 1
     certain = (
         begins
         & (width > 0)
         & (width <= _MOST_DIGITS)
         & ~((width > 1) & (digits[:, 0] == _ZERO))
-        & np.where(last, following == _CLOSE, (following == _COMMA) & (after == _QUOTE))
+        & np.where(is_last, following == _CLOSE, (following == _COMMA) & (after == _QUOTE))
         & (text[np.maximum(ends - 1, 0)] == _CLOSE)
     )
     values = np.zeros(rows, np.int64)

@@ -234,8 +234,8 @@ def _days(text: str | None) -> int | None:
     return None if date_match is None else _civil_days(date_match)
 
 
-def _civil_days(found: re.Match[str]) -> int | None:
-    sign, digits, month, day = found.groups()
+def _civil_days(date_match: re.Match[str]) -> int | None:
+    sign, digits, month, day = date_match.groups()
     cycle, year = divmod(int(sign + digits) - 2000, _CYCLE_YEARS)
     # Python supports the years 1 to 9999; the Gregorian calendar repeats every 400 years.
     try:
@@ -325,11 +325,11 @@ def _decimal_text(values: pa.Array) -> pa.Array:
         return texts
     # Arrow writes 0.00000000 as 0E-8. Reading the same bytes with scale 0 gives plain digits.
     wide = values.cast(pa.decimal128(38, scale))
-    whole = pa.Array.from_buffers(
+    unscaled = pa.Array.from_buffers(
         pa.decimal128(38, 0), len(wide), wide.buffers(), wide.null_count, wide.offset
     ).cast(pa.string())
-    sign = pc.if_else(pc.starts_with(whole, "-"), "-", "")
-    digits = pc.utf8_lpad(pc.utf8_ltrim(whole, "-"), scale + 1, "0")
+    sign = pc.if_else(pc.starts_with(unscaled, "-"), "-", "")
+    digits = pc.utf8_lpad(pc.utf8_ltrim(unscaled, "-"), scale + 1, "0")
     return pc.binary_join_element_wise(
         pc.binary_join_element_wise(sign, pc.utf8_slice_codeunits(digits, 0, -scale), ""),
         pc.utf8_slice_codeunits(digits, -scale),
@@ -353,11 +353,11 @@ def _timestamp_text(values: pa.Array, *, zone: str) -> pa.Array:
 
 def _clock_text(local: pa.Array, micros: pa.Array) -> pa.Array:
     millis = pc.multiply(pc.divide(micros, 1000), 1000)
-    whole = pc.equal(millis, micros)
+    is_whole = pc.equal(millis, micros)
     texts = local.cast(pa.timestamp("ms"), safe=False).cast(pa.string())
-    if pc.all(whole).as_py() is False:
+    if pc.all(is_whole).as_py() is False:
         # Delta writers use milliseconds; only finer values get six digits.
-        texts = pc.if_else(whole, texts, local.cast(pa.string()))
+        texts = pc.if_else(is_whole, texts, local.cast(pa.string()))
     return pc.binary_replace_slice(texts, 10, 11, "T")
 
 
@@ -381,8 +381,8 @@ def _civil_text(days: int) -> str:
 
 
 def _moment_text(micros: int) -> str:
-    days, rest = divmod(micros, _DAY)
-    seconds, fraction = divmod(rest, 1_000_000)
+    days, micros_of_day = divmod(micros, _DAY)
+    seconds, fraction = divmod(micros_of_day, 1_000_000)
     digits = f"{fraction:06d}".removesuffix("000")
     return (
         f"{_civil_text(days)}T{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"

@@ -79,7 +79,7 @@ class Advance:
 def advance(snapshot: Snapshot, *, landed: Landed | None = None) -> Advance:
     """The latest version, with one listing and one read for each commit since `snapshot`.
 
-    `own` is a commit of the caller that changes neither protocol nor metadata. It is applied
+    `landed` is a commit of the caller that changes neither protocol nor metadata. It is applied
     without being read. Raises `VanishedFileError` if commits in between were deleted; the table
     then has to be opened again.
     """

@@ -301,9 +301,9 @@ def _hashes_at(
 def _take(
     hashes: Hashes, sought: Hashes, counts_left: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Returns the positions of rows with wanted hashes, each as often as `left`, which it reduces.
+    """Returns the positions of rows with the hashes `sought`, each as often as `counts_left`.
 
-    `wanted` is ascending.
+    `sought` is ascending; `counts_left` is reduced.
     """
     places = np.minimum(np.searchsorted(sought, hashes), len(sought) - 1)
     rows = np.flatnonzero(sought[places] == hashes)

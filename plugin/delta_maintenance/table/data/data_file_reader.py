@@ -423,7 +423,7 @@ def _exactly(fields: Sequence[pa.Field], name: str) -> pa.Field | None:
 def require_bloom_filters(
     metadata: pq.FileMetaData, schema: pa.Schema, *, names: frozenset[str]
 ) -> None:
-    """Raises `LostBloomFilters` if a file has bloom filters of leaves that are not in `kept`."""
+    """Raises `LostBloomFilters` if a file has bloom filters of leaves that are not in `names`."""
     if _bloom_filters(metadata, schema) - names:
         raise LostBloomFilters
 

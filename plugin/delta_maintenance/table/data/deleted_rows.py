@@ -94,14 +94,14 @@ class DeletedRows:
 
 
 def deleted_between(deleted: BitMap64, first_row: int, count: int) -> npt.NDArray[np.int64]:
-    """Returns the deleted rows among `count` rows from `first` on, counted from `first`."""
+    """Returns the deleted rows among `count` rows from `first_row` on, counted from `first_row`."""
     if not deleted:
         return _NONE
     return between(deleted, first_row, count).astype(np.int64) - first_row
 
 
 def kept_rows(deleted: BitMap64, first_row: int, count: int) -> pa.BooleanArray | None:
-    """Returns a mask of the live rows among `count` rows from `first` on; None if all are live."""
+    """Returns a mask of the live rows among `count` rows from `first_row` on; None if all live."""
     gone = deleted_between(deleted, first_row, count)
     if not len(gone):
         return None

@@ -137,7 +137,7 @@ class FooterReader:
         tail = end_of_file(footer)
         decoding = DataFileFooter(io.BytesIO(tail))
         try:
-            metadata, _ = decoding.decoded(most=SMALL_FOOTER)
+            metadata, _ = decoding.decoded(max_bytes=SMALL_FOOTER)
             decoding.require_readable_columns(metadata.schema)
             hybrid = is_hybrid(metadata.metadata, int96=False)
             columns = self._columns(metadata, hybrid=hybrid)
@@ -156,7 +156,7 @@ class FooterReader:
             with self._store.open(location_of(self._store, file.path)) as source:
                 footer = DataFileFooter(source)
                 with self._alone if footer.is_large else nullcontext():
-                    metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
+                    metadata, _ = footer.decoded(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)
                     footer.require_readable_columns(metadata.schema)
                     file.require_same(size=footer.file_size, rows=stated_rows(metadata))
                     return self.statistics(metadata)

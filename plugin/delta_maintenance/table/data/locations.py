@@ -69,7 +69,7 @@ def location_of(store: Store, path: str) -> str:
 def find_other_spellings(missing: pa.Table, files: pa.Table) -> pa.Table:
     """Returns the missing files that have another spelling (`OTHER_SPELLINGS`).
 
-    `wanted` contains for each missing file its `path` in the log, its `location` relative to the
+    `missing` contains for each missing file its `path` in the log, its `location` relative to the
     root, and its `size`, null if unknown. `files` contains the `path` and the `size` of each file
     that the table does not refer to.
     """

@@ -93,7 +93,7 @@ class ParquetInput:
         try:
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
             footer = DataFileFooter(plain)
-            self.metadata, memory = footer.decoded(most=reading_bytes // 2)
+            self.metadata, memory = footer.decoded(max_bytes=reading_bytes // 2)
             footer.require_readable_columns(self.metadata.schema)
             self._most = reading_bytes - memory
             ahead = isinstance(source, bytes) or largest_group(self.metadata) <= GROUP_BYTES
@@ -162,7 +162,7 @@ class ParquetInput:
         """
         size = 0 if vector is None else vector.memory
         if size >= self._most:
-            raise too_large("the deletion vector of the data file", size, most=self._most)
+            raise too_large("the deletion vector of the data file", size, max_bytes=self._most)
         self._most -= size
 
     @property
@@ -288,7 +288,7 @@ class ParquetInput:
         piece = _SAMPLE_BUFFER if start else self._buffer_size()
         stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
         sizes = [
-            leaf_sizes(leaf, chunk, start=start, most=self._most)
+            leaf_sizes(leaf, chunk, start=start, max_bytes=self._most)
             for leaf, chunk in zip(leaves, stored, strict=True)
         ]
         dictionary_columns = []
@@ -309,12 +309,12 @@ class ParquetInput:
             for at, leaf in enumerate(leaves):
                 if sizes[at].is_rough:
                     sizes[at] = leaf_sizes(
-                        leaf, stored[at], exact=True, start=start, most=self._most
+                        leaf, stored[at], exact=True, start=start, max_bytes=self._most
                     )
             count = rows_together(sizes, **shape)
         if not count:
             subject = f"the row group {group} of the data file"
-            raise too_large(subject, one_row(sizes), most=self._most)
+            raise too_large(subject, one_row(sizes), max_bytes=self._most)
         return count, dictionary_columns
 
     def _keeps_dictionary(self, leaf: Leaf, sizes: LeafSizes) -> bool:

@@ -156,7 +156,7 @@ def stored_sums(
 
 
 def require_sums(file_bin: Bin, sums_read: RowsSum, expected: RowsSum) -> None:
-    """Raises `VerificationError` unless new files with the digest `found` have the expected rows.
+    """Raises `VerificationError` unless new files with this digest have the expected rows.
 
     Their number must also be that of the live rows of the bin in the log.
     """
@@ -170,7 +170,7 @@ def require_sums(file_bin: Bin, sums_read: RowsSum, expected: RowsSum) -> None:
 
 
 def require_schema(schema: pa.Schema, expected: pa.Schema, name: str) -> None:
-    """Raises `VerificationError` if the columns of a new data file differ from `wanted`."""
+    """Raises `VerificationError` if the columns of a new data file differ from `expected`."""
     difference = schema_difference(schema, expected)
     if difference is not None:
         raise VerificationError(f"the new data file has {difference}", file=name)

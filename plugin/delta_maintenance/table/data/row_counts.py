@@ -142,7 +142,7 @@ def _rows(
         with store.open(path) as file:
             footer = DataFileFooter(file)
             with alone if footer.is_large else nullcontext():
-                metadata, _ = footer.decoded(most=MOST_FOOTER, exact_above=MOST_FOOTER)
+                metadata, _ = footer.decoded(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)
                 rows = stated_rows(metadata)
                 schema = None if types is None else metadata.schema.to_arrow_schema()
     except RefusedError as error:

@@ -142,7 +142,7 @@ class _Level:
 
 
 def _locations(ascending: Hashes, sought: Hashes, *, but: _Flags) -> _Counts:
-    """Returns the positions of `some` in ascending hashes, except marked ones."""
+    """Returns the positions of `sought` in ascending hashes, except marked ones."""
     if not len(ascending):
         return np.empty(0, np.int64)
     sought = np.unique(sought)

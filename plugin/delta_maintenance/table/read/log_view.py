@@ -213,8 +213,8 @@ class LogView:
         """The second part of `scan`: the active file actions of the checkpoint, after `scan_tail`.
 
         `only` names the sidecars to read, by their paths relative to the table root; `actions` are
-        those to read, `add` or `remove`. `seen` is called with every batch before rows that are no
-        longer in effect are removed from it.
+        those to read, `add` or `remove`. `watch_batch` is called with every batch before rows that
+        are no longer in effect are removed from it.
         """
         checkpoint = self.checkpoint
         if checkpoint is None:

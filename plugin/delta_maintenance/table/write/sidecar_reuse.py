@@ -367,7 +367,7 @@ def _merge(sidecars: list[ReusedSidecar], *, adds: bool, new_actions: int, size:
         if sidecar.fate == "keep" and _holds_more_adds(sidecar) == adds
     ]
     sizes = [sidecars[at].found.summary.tally.actions for at in positions]
-    for chosen in chosen_for_merge(sizes, new=new_actions, size=size):
+    for chosen in chosen_for_merge(sizes, new_actions=new_actions, size=size):
         at = positions[chosen]
         sidecars[at] = replace(sidecars[at], fate="merge")
 

@@ -131,7 +131,7 @@ class CopySource:
     ) -> CopySource | None:
         """Reads the footer of a file. None if its rows must be decoded.
 
-        `size` is the size of the file in bytes according to the log, and `least` is the minimum
+        `size` is the size of the file in bytes according to the log, and `min_bytes` is the minimum
         average size of a row group in bytes. A damaged file raises errors of Arrow,
         `MalformedThriftError` or `OSError`.
         """
@@ -237,7 +237,7 @@ class FileFrame:
     def with_encoded(self, own_frame: FileFrame, *, rows: bool) -> FileFrame | None:
         """Returns the frame of a file to which columns of row tracking are added, or also `rows`.
 
-        `own` is the frame of a file of `DataFileWriter`. None if they do not fit.
+        `own_frame` is the frame of a file of `DataFileWriter`. None if they do not fit.
         """
         if rows and not self.is_own:
             return None
