@@ -118,15 +118,13 @@ class FileActionLayout:
         layout lacks, and `RefusedError` if statistics would be lost.
         """
         self._require_fields(batch)
-        return pa.chunked_array(
-            [self._adds(actions) for actions in batch.to_batches()], self.add_type
-        )
+        return pa.chunked_array([self._adds(rows) for rows in batch.to_batches()], self.add_type)
 
     def removes(self, batch: pa.Table) -> pa.ChunkedArray:
         """A batch of tombstones as rows of the checkpoint's column `remove`."""
         self._require_fields(batch, removes=True)
         return pa.chunked_array(
-            [self._removes(actions) for actions in batch.to_batches()], self.remove_type
+            [self._removes(rows) for rows in batch.to_batches()], self.remove_type
         )
 
     def _adds(self, batch: pa.RecordBatch) -> pa.StructArray:
@@ -298,10 +296,8 @@ def deletion_times(tombstones: pa.Table, *, commit_times: Mapping[int, int]) -> 
     )
     if COMMIT_VERSION in tombstones.column_names:
         versions = tombstones[COMMIT_VERSION].to_numpy()
-        known_versions, at = np.unique(versions, return_inverse=True)
-        committed = pa.array(
-            [commit_times.get(int(version)) for version in known_versions], pa.int64()
-        )
+        distinct, at = np.unique(versions, return_inverse=True)
+        committed = pa.array([commit_times.get(int(version)) for version in distinct], pa.int64())
         times = pc.max_element_wise(times, committed.take(pa.array(at)), skip_nulls=True)
     return times
 
@@ -429,11 +425,9 @@ def _unknown(schema: pa.Schema, types: Mapping[str, pa.DataType]) -> list[pa.Fie
     return [schema.field(name) for name in unknown_columns(schema.empty_table(), types)]
 
 
-def _merge_fields(
-    known_fields: tuple[pa.Field, ...], fields: Sequence[pa.Field]
-) -> tuple[pa.Field, ...]:
-    merged = {field.name: field for field in known_fields}
-    for field in fields:
+def _merge_fields(earlier: tuple[pa.Field, ...], later: Sequence[pa.Field]) -> tuple[pa.Field, ...]:
+    merged = {field.name: field for field in earlier}
+    for field in later:
         _require_storable(field, "the file actions")
         if field.name in merged:
             kind = _merged_type(merged[field.name].type, field.type)
@@ -443,16 +437,14 @@ def _merge_fields(
     return tuple(merged.values())
 
 
-def _merged_type(known_type: pa.DataType, new_type: pa.DataType) -> pa.DataType:
-    if known_type == new_type:
-        return known_type
+def _merged_type(earlier: pa.DataType, later: pa.DataType) -> pa.DataType:
+    if earlier == later:
+        return earlier
     try:
-        schemas = [pa.schema([pa.field("field", kind)]) for kind in (known_type, new_type)]
+        schemas = [pa.schema([pa.field("field", kind)]) for kind in (earlier, later)]
         return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        problem = (
-            f"a field of the file actions has both the type {known_type} and the type {new_type}"
-        )
+        problem = f"a field of the file actions has both the type {earlier} and the type {later}"
         raise _not_carried(problem) from None
 
 

@@ -479,10 +479,8 @@ class Transaction:
                 write_checksum(self._snapshot, built, reads=self._reads)
         except DeltaMaintenanceError as error:
             # The commit has landed, and readers do not need the checksum.
-            table_name = table_text(self._snapshot.table)
-            _logger.warning(
-                "version %d of %s has no checksum: %s", built.version, table_name, error
-            )
+            table = table_text(self._snapshot.table)
+            _logger.warning("version %d of %s has no checksum: %s", built.version, table, error)
 
 
 def _commit_path(version: int) -> str:

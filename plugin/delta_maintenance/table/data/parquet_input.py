@@ -301,7 +301,7 @@ class ParquetInput:
             ].encodings:
                 sizes[at] = sizes[at].kept()
         likely = row_batches.BATCH_BYTES
-        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "most": self._most}
+        shape = {"rows": rows, "most_rows": ROWS, "likely": likely, "max_bytes": self._most}
         count = rows_together(sizes, **shape)
         expected = sum(column_size.expected for column_size in sizes) / max(rows, 1)
         usual = max(1, min(ROWS, rows, int(likely / max(expected, 1))))

@@ -278,14 +278,10 @@ class Table:
         except DeltaMaintenanceError:
             return False
 
-    def _segment(
-        self, version: int | None, first_version: int, avoid: frozenset[str]
-    ) -> LogSegment:
-        if first_version:
+    def _segment(self, version: int | None, start: int, avoid: frozenset[str]) -> LogSegment:
+        if start:
             try:
-                return self._chosen(
-                    list_log(self.store, first_version=first_version), version, avoid
-                )
+                return self._chosen(list_log(self.store, first_version=start), version, avoid)
             except _NO_SUCH_STATE:
                 # The hint may be wrong or ahead of its checkpoint: list the whole log.
                 pass
