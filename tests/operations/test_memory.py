@@ -35,10 +35,10 @@ from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.spark.footers import FooterReading
 from delta_maintenance.spark.fsck import FileReading, RowIdReading
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.rewriting import BinTask
+from delta_maintenance.spark.statistics import FooterReading
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.data import row_counts
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
@@ -102,7 +102,9 @@ class Contents(Tasks):
         self, present: pa.Table, adds: pa.Table, findings: Findings, *, version: int, **_: Any
     ) -> None:
         """See `ContentsCheck`."""
-        reading = FileReading(uri=self.root, storage_options={}, version=version)
+        reading = FileReading(
+            address=TableAddress(uri=self.root, storage_options={}), version=version
+        )
         footers = present.select(["path", "location", "num_records"])
         vectors = adds.select(["path", "deletionVector", "num_records"])
         for read, rows in ((reading.footers, footers), (reading.vectors, vectors)):
@@ -130,7 +132,9 @@ class RowIds:
             most_ranges=RANGES_PER_ROUND,
             per_part=RANGES_PER_PART,
         )
-        task = RowIdReading(uri=self.root, storage_options={}, reading=reading)
+        task = RowIdReading(
+            address=TableAddress(uri=self.root, storage_options={}), reading=reading
+        )
         return pa.Table.from_batches(task.read(files.combine_chunks().to_batches()), PARTS)
 
 
@@ -139,7 +143,7 @@ def counting(root: str) -> Callable[[pa.StringArray], RowCounts]:
 
     def count(paths: pa.StringArray) -> RowCounts:
         wanted = pa.record_batch({"path": paths})
-        [found] = FooterReading(uri=root, storage_options={}).read([wanted])
+        [found] = FooterReading(address=TableAddress(uri=root, storage_options={})).read([wanted])
         problems = tuple(found.column(1).drop_null().to_pylist())
         return RowCounts(counts=found.column(0), problems=problems)
 

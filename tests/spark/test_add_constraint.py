@@ -33,6 +33,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
 from delta_maintenance.spark import job
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck, needed_columns
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -83,7 +84,7 @@ def run(spark: SparkSession, table: Table, expression: str, name: str = "c") -> 
 
 
 def looked(spark: SparkSession, table: Table, expression: str, **more: Any) -> CheckedRows:
-    check = SparkConstraintCheck(spark, str(table.root), **more)
+    check = SparkConstraintCheck(JobSession(spark=spark, table_uri=str(table.root)), **more)
     return check(table.open().snapshot(), expression, added_after=None)
 
 
@@ -360,7 +361,7 @@ def test_rows_appended_after_the_check_are_checked_too(
     spark: SparkSession, table: Table, ids: tuple[int, ...], status: str, checked: int
 ) -> None:
     versions: list[int | None] = []
-    inner = SparkConstraintCheck(spark, str(table.root))
+    inner = SparkConstraintCheck(JobSession(spark=spark, table_uri=str(table.root)))
 
     def check(snapshot: Any, expression: str, *, added_after: int | None) -> CheckedRows:
         versions.append(added_after)
@@ -383,4 +384,4 @@ def test_rows_appended_after_the_check_are_checked_too(
 
 def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
     with pytest.raises(DeltaMaintenanceError, match="memory"):
-        SparkConstraintCheck(spark, "memory://x")
+        SparkConstraintCheck(JobSession(spark=spark, table_uri="memory://x"))

@@ -18,6 +18,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.spark import job
 from delta_maintenance.spark.compact_log import SparkRange
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.testing.actions import (
@@ -57,7 +58,9 @@ def compacted(
     engine = (
         None
         if spark is None
-        else SparkRange(spark, str(folder), log_bytes_per_task=log_bytes_per_task)
+        else SparkRange(
+            JobSession(spark=spark, table_uri=str(folder)), log_bytes_per_task=log_bytes_per_task
+        )
     )
     plan = compact_log.plan(snapshot, options, context=RunContext.at(clock.now()))
     assert plan.engine == options.engine
@@ -148,7 +151,7 @@ def test_read_errors_of_tasks_are_those_of_one_process(
     )
     file.write_bytes(text)
     before = sorted(os.listdir(folder / LOG_DIRECTORY))
-    engine = SparkRange(spark, str(folder), log_bytes_per_task=1)
+    engine = SparkRange(JobSession(spark=spark, table_uri=str(folder)), log_bytes_per_task=1)
     with pytest.raises(error, match=problem) as failure:
         compact_log.apply(
             open_table(str(folder)), plan, context=RunContext(engine=engine), snapshot=snapshot
@@ -187,4 +190,5 @@ def test_a_plan_for_spark_is_not_carried_out_without_it() -> None:
     with pytest.raises(DeltaMaintenanceError, match="has no session"):
         compact_log.apply(table.open(), large)
     with pytest.raises(RefusedError, match="executors"):
-        SparkRange(None, "memory:t")  # type: ignore[arg-type]  # refused before any session
+        # Refused before any session.
+        SparkRange(JobSession(spark=None, table_uri="memory:t"))  # type: ignore[arg-type]

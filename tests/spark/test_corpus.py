@@ -18,6 +18,7 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.snapshot import Snapshot
 from tests.support.logs.sidecar_rows import sidecar_rows
@@ -44,7 +45,9 @@ def test_spark_writes_the_rows_of_the_local_engine(
             kind="v2-json", actions_per_sidecar=6, engine=folder.name, time_zone="UTC"
         )
         table = open_table(str(folder))
-        engine = SparkSidecars(spark, str(folder), log_bytes_per_task=10_000)
+        engine = SparkSidecars(
+            JobSession(spark=spark, table_uri=str(folder)), log_bytes_per_task=10_000
+        )
         try:
             add_v2_checkpoint(folder, table.snapshot())
             snapshot = table.snapshot()

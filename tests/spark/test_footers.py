@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.spark import job
-from delta_maintenance.spark.footers import SparkFooters
+from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark.statistics import SparkFooters
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -27,7 +28,7 @@ def test_executors_count_what_threads_would(spark: SparkSession, tmp_path: Path)
         pq.write_table(pa.table({"id": range(rows)}), tmp_path / f"f {rows}")
         paths.append(f"f%20{rows}")
     (tmp_path / "damaged").write_bytes(b"PAR1")
-    footers = SparkFooters(spark, str(tmp_path), files_per_task=3)
+    footers = SparkFooters(JobSession(spark=spark, table_uri=str(tmp_path)), files_per_task=3)
     found = footers(pa.array([*paths[:4], "gone", *paths[4:], "damaged"]))
     assert found.counts.to_pylist() == [0, 1, 2, 3, None, 4, 5, 6, None]
     assert footers(pa.array([], pa.string())).counts.to_pylist() == []
@@ -39,7 +40,7 @@ def test_executors_count_what_threads_would(spark: SparkSession, tmp_path: Path)
 
 def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
     with pytest.raises(RefusedError, match="memory"):
-        SparkFooters(spark, "memory://x")
+        SparkFooters(JobSession(spark=spark, table_uri="memory://x"))
 
 
 def test_a_job_backfills_a_table_without_statistics(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from delta_maintenance.operations.fsck.checks.contents import check_footers
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
+from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.parts import by_key
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.testing.table_builder import EPOCH_MS
@@ -58,7 +60,11 @@ def sorted_rows(findings: pa.Table) -> list[dict[str, Any]]:
 
 def test_executors_find_what_threads_would(spark: SparkSession, spoilt: SoundTable) -> None:
     told: list[tuple[str, int, int | None]] = []
-    contents = SparkContents(spark, str(spoilt.store.root), files_per_round=3, files_per_task=2)
+    contents = SparkContents(
+        JobSession(spark=spark, table_uri=str(spoilt.store.root)),
+        files_per_round=3,
+        files_per_task=2,
+    )
     by_spark = fsck.survey(
         spoilt.open(),
         DEEP,
@@ -107,11 +113,13 @@ def test_a_job_reports_every_finding_in_a_file(
 
 def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
     with pytest.raises(RefusedError, match="memory"):
-        SparkContents(spark, "memory://x")
+        SparkContents(JobSession(spark=spark, table_uri="memory://x"))
 
 
 def test_data_for_executors_has_addresses_but_no_keys() -> None:
-    reading = FileReading(uri="s3://b/t", storage_options={"secret": "hush"}, version=1)
+    reading = FileReading(
+        address=TableAddress(uri="s3://b/t", storage_options={"secret": "hush"}), version=1
+    )
     assert "hush" not in repr(reading)
 
 
@@ -129,7 +137,9 @@ def test_rows_with_one_key_are_in_one_part() -> None:
 
 
 def test_a_task_gives_findings_batch_by_batch(spoilt: SoundTable) -> None:
-    reading = FileReading(uri=str(spoilt.store.root), storage_options={}, version=5)
+    reading = FileReading(
+        address=TableAddress(uri=str(spoilt.store.root), storage_options={}), version=5
+    )
     found = Findings()
     rows = {"path": ["fewer", "no%20parquet"], "location": ["fewer", "no parquet"]}
     files = pa.table({**rows, "num_records": [9, 10]})

@@ -17,6 +17,8 @@ from delta_maintenance.operations.fsck import FsckOptions, examination
 from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
 from delta_maintenance.operations.fsck.checks.row_ids import PARTS, PartReading, row_tracking_layout
 from delta_maintenance.spark.fsck import RowIdReading, SparkContents
+from delta_maintenance.spark.log_shares import TableAddress
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.repeated_row_ids import DEFECTS, defective, scattered, stored
@@ -58,7 +60,7 @@ def test_executors_find_the_row_ids_that_two_rows_have(
     root = str(made.store.root)
     by_spark = surveyed(
         made,
-        engine=SparkContents(spark, root, **limits),
+        engine=SparkContents(JobSession(spark=spark, table_uri=root), **limits),
         progress=lambda what, done, total: told.append((done, total)) if "IDs" in what else None,
     )
     local = surveyed(made)
@@ -85,7 +87,9 @@ def test_both_engines_stop_at_the_same_file(
     )
     root = str(made.store.root)
     limits = {"ranges_per_round": 12, "ranges_per_part": 2, "files_per_task": 2}
-    by_spark = surveyed(made, engine=SparkContents(spark, root, **limits)).plan
+    by_spark = surveyed(
+        made, engine=SparkContents(JobSession(spark=spark, table_uri=root), **limits)
+    ).plan
     local = surveyed(made).plan
     assert by_spark.notes == local.notes
     [note] = [note for note in local.notes if "row IDs" in note]
@@ -100,8 +104,10 @@ def test_a_task_stops_at_its_number_of_ranges_and_reads_its_input_to_the_end(
     layout = row_tracking_layout(snapshot)
     assert layout is not None
     reading = PartReading(layout=layout, most_ranges=2, per_part=2)
-    task = RowIdReading(uri=str(made.store.root), storage_options={}, reading=reading)
-    assert "hush" not in repr(replace(task, storage_options={"secret": "hush"}))
+    address = TableAddress(uri=str(made.store.root), storage_options={})
+    task = RowIdReading(address=address, reading=reading)
+    secret = replace(address, storage_options={"secret": "hush"})
+    assert "hush" not in repr(replace(task, address=secret))
     columns = {
         "at": range(4),
         "location": made.paths["x"],

@@ -14,6 +14,7 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import (
@@ -88,7 +89,11 @@ def test_both_engines_take_over_the_same_sidecars(
         path = tmp_path / name
         shutil.copytree(base, path)
         table = open_table(str(path))
-        engine = None if name == "local" else SparkSidecars(spark, str(path), log_bytes_per_task=1)
+        engine = (
+            None
+            if name == "local"
+            else SparkSidecars(JobSession(spark=spark, table_uri=str(path)), log_bytes_per_task=1)
+        )
         results.append(write(table, engine))
         rows.append(sidecar_rows(table, results[-1].version))
         opened = table.snapshot().log.checkpoint
@@ -126,7 +131,7 @@ def write_after_forgery(spark: SparkSession, path: Path, builder: TableBuilder) 
     builder.commit([remove("new"), add("brief")])
     builder.commit([remove("brief")])
     builder.compaction(1, 4)
-    engine = SparkSidecars(spark, str(path), log_bytes_per_task=1)
+    engine = SparkSidecars(JobSession(spark=spark, table_uri=str(path)), log_bytes_per_task=1)
     return write(open_table(str(path)), engine)
 
 
@@ -156,7 +161,7 @@ def test_a_plan_for_spark_is_decided_by_what_executors_find(
     path = tmp_path / "table"
     builder = begun(path)
     table = open_table(str(path))
-    engine = SparkSidecars(spark, str(path))
+    engine = SparkSidecars(JobSession(spark=spark, table_uri=str(path)))
     assert write(table, engine, incremental="never").incremental is False
     builder.commit([remove(f"f{number:02d}") for number in range(40)])
     options = CheckpointOptions(kind="v2-json", actions_per_sidecar=10, engine="spark")

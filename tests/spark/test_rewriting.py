@@ -27,6 +27,7 @@ from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResul
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.spark import job, rewriting
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting, groups
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.commit.manifests import manifest_path
@@ -63,7 +64,9 @@ def rewrite(made: Rewritten, engine: SparkRewriting, **options: Any) -> Optimize
 
 def engine(spark: SparkSession, made: Rewritten, new_id: NewId = new_id) -> SparkRewriting:
     root = made.store.root
-    return SparkRewriting(spark, root, new_id=new_id, bytes_per_task=EVERY_BIN)
+    return SparkRewriting(
+        JobSession(spark=spark, table_uri=root, new_id=new_id), bytes_per_task=EVERY_BIN
+    )
 
 
 def by_partition(store: LocalStore) -> dict[str, tuple[str, Action]]:
@@ -169,7 +172,7 @@ def test_auto_decides_by_the_number_of_bytes_and_has_a_reason(tmp_path: Path) ->
 
 def test_a_table_in_memory_is_out_of_reach(spark: SparkSession) -> None:
     with pytest.raises(RefusedError, match="memory"):
-        SparkRewriting(spark, "memory://x")
+        SparkRewriting(JobSession(spark=spark, table_uri="memory://x"))
 
 
 @pytest.mark.conformance("RW-15", "RW-44")
@@ -197,7 +200,7 @@ def test_attempts_that_end_their_executor_cost_one_bin_and_commit_nothing(
     before = made.rows()
     monkeypatch.setattr(rewriting, "BinTask", Deadly)
     # All bins are in one task at first.
-    result = rewrite(made, SparkRewriting(spark, made.store.root))
+    result = rewrite(made, SparkRewriting(JobSession(spark=spark, table_uri=made.store.root)))
     assert (result.status, result.fates) == ("failed", {"committed": 2, "failed": 1})
     assert (result.files_before, result.files_after) == (8, 2)
     failed = result.bins[0]

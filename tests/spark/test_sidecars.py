@@ -28,6 +28,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.spark import sidecars
 from delta_maintenance.spark.log_shares import share_labels
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import Report
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.table import Table
@@ -89,7 +90,9 @@ def both(
         engine = (
             None
             if name == "local"
-            else SparkSidecars(spark, str(path), log_bytes_per_task=log_bytes_per_task)
+            else SparkSidecars(
+                JobSession(spark=spark, table_uri=str(path)), log_bytes_per_task=log_bytes_per_task
+            )
         )
         table = open_table(str(path))
         results.append(write(table, engine, per_sidecar=per_sidecar))
@@ -184,7 +187,10 @@ def test_two_types_of_an_unknown_field_are_refused(spark: SparkSession, tmp_path
     table.commit([add(f"a-{n}", odd=1) for n in range(20)])
     table.commit([add("b", odd={"x": 1})])
     with pytest.raises(RefusedError, match="unknown field"):
-        write(table.open(), SparkSidecars(spark, str(tmp_path), log_bytes_per_task=1))
+        write(
+            table.open(),
+            SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path)), log_bytes_per_task=1),
+        )
     assert sidecar_files(table.open()) == set()
 
 
@@ -194,7 +200,7 @@ def test_two_actions_of_a_commit_for_one_file_are_refused(
     table = start(tmp_path)
     table.commit([*(add(f"{n}") for n in range(40)), add("33", size=2)])
     with pytest.raises(CorruptTableError, match="two actions for the file 33"):
-        write(table.open(), SparkSidecars(spark, str(tmp_path)))
+        write(table.open(), SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path))))
     assert sidecar_files(table.open()) == set()
 
 
@@ -205,7 +211,7 @@ def test_two_spellings_of_a_file_meet_in_one_share(spark: SparkSession, tmp_path
     table.commit([add(f"file:{tmp_path}/p=1%202/33")])
     before = table.names()
     with pytest.raises(CorruptTableError, match="two different paths"):
-        write(table.open(), SparkSidecars(spark, str(tmp_path)))
+        write(table.open(), SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path))))
     # Other shares were fine and had been published.
     assert sidecar_files(table.open()) == set()
     assert table.names() == before
@@ -216,7 +222,10 @@ def test_an_unreadable_action_is_named_with_its_file(spark: SparkSession, tmp_pa
     table.commit([add(f"a-{n}") for n in range(40)])
     table.commit([add("b", size="much")])
     with pytest.raises(CorruptTableError, match=r"add\.size") as failure:
-        write(table.open(), SparkSidecars(spark, str(tmp_path), log_bytes_per_task=1))
+        write(
+            table.open(),
+            SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path)), log_bytes_per_task=1),
+        )
     assert failure.value.file is not None and failure.value.file.endswith("02.json")
     assert failure.value.version == table.version
     assert sidecar_files(table.open()) == set()
@@ -247,7 +256,11 @@ def test_a_damaged_checkpoint_is_passed_over(spark: SparkSession, tmp_path: Path
     pages = pq.ParquetFile(tmp_path / "_delta_log" / name).metadata.row_group(0).column(3)
     table.garbage(name, at=pages.data_page_offset, size=200)
     table.commit([remove("a-7", deletionTimestamp=EPOCH_MS * 2)])
-    result = write(table.open(), SparkSidecars(spark, str(tmp_path)), per_sidecar=100)
+    result = write(
+        table.open(),
+        SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path))),
+        per_sidecar=100,
+    )
     assert (result.num_files, result.num_tombstones) == (299, 1)
     assert table.open().snapshot().counts.num_files == 299
 
@@ -273,7 +286,9 @@ def test_a_failed_attempt_is_repeated_and_its_files_stay_unreferenced(
 
     # One share of four sidecars: at most three are published beside the one that cannot be.
     monkeypatch.setattr(sidecars, "_FILL", 4)
-    engine = SparkSidecars(spark, str(tmp_path), new_id=collides_at_first)
+    engine = SparkSidecars(
+        JobSession(spark=spark, table_uri=str(tmp_path), new_id=collides_at_first)
+    )
     result = write(table.open(), engine, per_sidecar=10)
     assert (result.sidecars, result.num_files) == (4, 40)
     snapshot = table.open().snapshot()
@@ -294,7 +309,10 @@ def test_a_task_that_always_fails_fails_the_job(spark: SparkSession, tmp_path: P
         raise OSError("out of ids")
 
     with pytest.raises(Exception, match="out of ids"):
-        write(table.open(), SparkSidecars(spark, str(tmp_path), new_id=no_ids))
+        write(
+            table.open(),
+            SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path), new_id=no_ids)),
+        )
     assert sidecar_files(table.open()) == set()
     assert table.open().snapshot().log.checkpoint is None
 
@@ -303,7 +321,7 @@ def test_a_table_in_memory_is_refused(spark: SparkSession) -> None:
     table = TableBuilder("memory://here/table")
     table.commit([features("v2Checkpoint"), metadata()])
     with pytest.raises(RefusedError, match="memory of this process"):
-        write(table.open(), SparkSidecars(spark, "memory://here/table"))
+        write(table.open(), SparkSidecars(JobSession(spark=spark, table_uri="memory://here/table")))
 
 
 def test_labels_keep_shares_apart(spark: SparkSession) -> None:
@@ -319,7 +337,10 @@ def test_the_session_keeps_its_settings(spark: SparkSession, tmp_path: Path) -> 
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(name, "1234")
     try:
-        write(every_case(tmp_path).open(), SparkSidecars(spark, str(tmp_path)))
+        write(
+            every_case(tmp_path).open(),
+            SparkSidecars(JobSession(spark=spark, table_uri=str(tmp_path))),
+        )
         assert spark.conf.get(name) == "1234"
     finally:
         spark.conf.unset(name)

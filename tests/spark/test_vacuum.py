@@ -19,6 +19,7 @@ from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumPlan, VacuumResult
 from delta_maintenance.spark import job
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.evidence import contradictions
@@ -40,7 +41,9 @@ VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 
 def engine(spark: SparkSession, table: Folder) -> SparkVacuum:
     """Several buckets, however small the log; each costs processes of Python."""
-    return SparkVacuum(spark, table.store.root, log_bytes_per_bucket=1 << 12)
+    return SparkVacuum(
+        JobSession(spark=spark, table_uri=table.store.root), log_bytes_per_bucket=1 << 12
+    )
 
 
 def build(root: Path) -> Folder:

@@ -169,7 +169,7 @@ def _run(
         one.measure(table.store)
         time = None
         if deliver is not None and context.engine is not None:
-            time = load("delta_maintenance.spark.task_time:TaskTime")(parts.spark)
+            time = load("delta_maintenance.spark.session:TaskTime")(parts.spark)
         try:
             prepared = record.prepare(table, options, context)
             if prepared is not None and plan_only:
@@ -205,7 +205,6 @@ def _engine(
         table_uri=str(Address.parse(table.uri).absolute()),
         storage_options=storage_options,
         new_id=clock.new_id,
-        progress=_quiet,
     )
     return load(record.spark.engine)(session)
 
@@ -213,10 +212,6 @@ def _engine(
 def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
         _logger.warning("%s", warning)
-
-
-def _quiet(what: str, done: int, total: int | None, /, *, unit: Any = "count") -> None:
-    """A progress that nobody sees."""
 
 
 def _method_name(operation: str) -> str:

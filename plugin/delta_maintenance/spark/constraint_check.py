@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import pickle
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import Any, Self
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -34,10 +33,9 @@ from delta_maintenance.operations.add_constraint import SHOWN_FILES, CheckedRows
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.schema.data_columns import arrow_type
 from delta_maintenance.protocol.schema.types import PrimitiveType, StructField, parse_schema
-from delta_maintenance.spark.session import JobSession, executor_options
-from delta_maintenance.storage import open_store
+from delta_maintenance.spark.log_shares import TableAddress
+from delta_maintenance.spark.session import JobSession, SparkEngine
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -62,8 +60,7 @@ _BYTES_TO_OPEN = 4 << 20
 class RowReading:
     """The inputs of a task; they are sent to executors."""
 
-    uri: str
-    storage_options: Mapping[str, str] = field(repr=False)
+    address: TableAddress
     layout: RowLayout
     tasks: tuple[tuple[int, bytes], ...] = field(repr=False)
     """For each task, the number of its first file, and its files as an Arrow stream of `FILES`."""
@@ -74,7 +71,7 @@ class RowReading:
         A file that cannot be read gives one row with its error, pickled. Temporary errors are
         raised, so that Spark retries the task.
         """
-        with closing(open_store(self.uri, self.storage_options)) as store:
+        with self.address.store() as store:
             reader = RowReader(store, self.layout)
             for batch in batches:
                 for task in batch.column(0).to_pylist():
@@ -94,31 +91,19 @@ class RowReading:
                 yield _batch(schema, first + number, pickle.dumps(error), 1, nulls)
 
 
-class SparkConstraintCheck:
+class SparkConstraintCheck(SparkEngine):
     """A `ConstraintCheck` on a Spark session."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        table_uri: str,
-        storage_options: Mapping[str, str] | None = None,
+        job: JobSession,
         *,
-        progress: Progress | None = None,
         files_per_job: int = _FILES_PER_JOB,
         bytes_per_task: int = _BYTES_PER_TASK,
     ) -> None:
-        """Raises `RefusedError` for a table that executors cannot reach."""
-        self._spark = spark
-        self._uri = table_uri
-        self._storage_options = executor_options(table_uri, storage_options)
-        self._progress = progress
+        super().__init__(job)
         self._files_per_job = files_per_job
         self._bytes_per_task = bytes_per_task
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """Returns the engine of a job."""
-        return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def __call__(
         self, snapshot: Snapshot, expression: str, *, added_after: int | None
@@ -134,8 +119,7 @@ class SparkConstraintCheck:
                 found = CheckedRows()
                 for files in self._jobs(snapshot, added_after):
                     found += self._checked(snapshot, expression, layout, files)
-                    if self._progress is not None:
-                        self._progress("files", found.files, total)
+                    self._progress("files", found.files, total)
                 return found
             except UnusableCheckpointError as error:
                 snapshot = snapshot.avoiding(error)
@@ -175,8 +159,7 @@ class SparkConstraintCheck:
     ) -> CheckedRows:
         files = files.combine_chunks()
         reading = RowReading(
-            uri=self._uri,
-            storage_options=self._storage_options,
+            address=self._address,
             layout=layout,
             tasks=tuple(_tasks(files, self._bytes_per_task)),
         )

@@ -8,11 +8,9 @@ number for each group, which the driver compares with those of the groups before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,9 +30,9 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.operations.fsck.statistics import StatisticsCheck
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.parts import Read, by_key, gather, in_parts, in_turn
-from delta_maintenance.spark.session import JobSession, executor_options
-from delta_maintenance.storage import open_store
+from delta_maintenance.spark.session import JobSession, SparkEngine
 from delta_maintenance.table.progress import Progress
 
 _FILES_PER_ROUND = 200_000
@@ -56,8 +54,7 @@ class FileReading:
     task.
     """
 
-    uri: str
-    storage_options: Mapping[str, str] = field(repr=False)
+    address: TableAddress
     version: int
     layout: DataFileLayout | None = None
     statistics: StatisticsCheck | None = None
@@ -74,7 +71,7 @@ class FileReading:
         return self._found(check_vectors, batches)
 
     def _found(self, check: Callable[..., None], batches: _Batches) -> Iterator[pa.RecordBatch]:
-        with closing(open_store(self.uri, self.storage_options)) as store:
+        with self.address.store() as store:
             for batch in batches:
                 findings = Findings()
                 check(store, pa.table(batch), findings, version=self.version)
@@ -85,8 +82,7 @@ class FileReading:
 class RowIdReading:
     """The inputs of a task that reads row IDs; they are sent to executors."""
 
-    uri: str
-    storage_options: Mapping[str, str] = field(repr=False)
+    address: TableAddress
     reading: PartReading
 
     def read(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
@@ -94,38 +90,28 @@ class RowIdReading:
 
         Errors of the store are raised, so that Spark retries the task.
         """
-        with closing(open_store(self.uri, self.storage_options)) as store:
+        with self.address.store() as store:
             files = (pa.Table.from_batches([batch]) for batch in batches)
             yield from self.reading.read(store, files)
 
 
-class SparkContents:
+class SparkContents(SparkEngine):
     """A `ContentsCheck` on a Spark session."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        table_uri: str,
-        storage_options: Mapping[str, str] | None = None,
+        job: JobSession,
         *,
         files_per_round: int = _FILES_PER_ROUND,
         files_per_task: int = _FILES_PER_TASK,
         ranges_per_round: int = RANGES_PER_ROUND,
         ranges_per_part: int = RANGES_PER_PART,
     ) -> None:
-        """Raises `RefusedError` for a table that executors cannot reach."""
-        self._spark = spark
-        self._uri = table_uri
-        self._options = executor_options(table_uri, storage_options)
+        super().__init__(job)
         self._files_per_round = files_per_round
         self._files_per_task = files_per_task
         self._ranges_per_round = ranges_per_round
         self._ranges_per_part = ranges_per_part
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """Returns the engine of a job."""
-        return cls(job.spark, job.table_uri, job.storage_options)
 
     def __call__(
         self,
@@ -140,8 +126,7 @@ class SparkContents:
     ) -> None:
         """See `ContentsCheck`. Findings of a round are in the order of their paths."""
         reading = FileReading(
-            uri=self._uri,
-            storage_options=self._options,
+            address=self._address,
             version=version,
             layout=layout,
             statistics=statistics,
@@ -166,7 +151,7 @@ class SparkContents:
         )
         return SparkRowIds(
             self._spark,
-            RowIdReading(uri=self._uri, storage_options=self._options, reading=reading),
+            RowIdReading(address=self._address, reading=reading),
             files_per_round=self._files_per_round,
             files_per_task=self._files_per_task,
         )

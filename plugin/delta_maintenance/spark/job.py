@@ -38,8 +38,7 @@ from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.redaction import redact
-from delta_maintenance.spark.session import JobSession, is_connected, ship_library
-from delta_maintenance.spark.task_time import TaskTime
+from delta_maintenance.spark.session import JobSession, TaskTime, is_connected, ship_library
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_report import (
     APPLICATION_LINE,

@@ -21,12 +21,11 @@ from __future__ import annotations
 import pickle
 import re
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import BoundedSemaphore
-from typing import Self
 
 import pyarrow as pa
 from pyspark.sql import SparkSession, functions
@@ -37,8 +36,14 @@ from delta_maintenance.errors import message_line
 from delta_maintenance.operations.rewriting.engine import BinOutcome, rewritten
 from delta_maintenance.spark.clustering import SparkSorting
 from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.session import JobSession, executor_options, is_connected
-from delta_maintenance.spark.threads import add_tag, cancel_tagged, for_thread
+from delta_maintenance.spark.session import (
+    JobSession,
+    SparkEngine,
+    add_tag,
+    cancel_tagged,
+    for_thread,
+    is_connected,
+)
 from delta_maintenance.submission.versions import remedy_without_pandas
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
@@ -92,34 +97,19 @@ class BinTask:
                 )
 
 
-class SparkRewriting:
+class SparkRewriting(SparkEngine):
     """A `BinEngine` on a Spark session."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        table_uri: str,
-        storage_options: Mapping[str, str] | None = None,
+        job: JobSession,
         *,
-        new_id: NewId = clock.new_id,
         bytes_per_task: int = _BYTES_PER_TASK,
         sorted_bytes: int = _SORTED_BYTES,
     ) -> None:
-        """`sorted_bytes` is the size from which a bin is sorted by several tasks.
-
-        Raises `RefusedError` for a table that executors cannot reach.
-        """
-        options = executor_options(table_uri, storage_options)
-        self._spark = spark
-        self._address = TableAddress(uri=table_uri, storage_options=options)
-        self._new_id = new_id
+        super().__init__(job)
         self._bytes_per_task = bytes_per_task
         self._sorted_bytes = sorted_bytes
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """Returns the engine of a job."""
-        return cls(job.spark, job.table_uri, job.storage_options, new_id=job.new_id)
 
     def rewrite(
         self, bins: Iterable[Bin], spec: RewriteSpec, *, workers: int | None = None

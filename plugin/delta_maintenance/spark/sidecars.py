@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
-from pyspark.sql import SparkSession
-
-from delta_maintenance.clock import NewId
-from delta_maintenance.clock import new_id as random_id
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import UnknownFieldsError
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
@@ -24,7 +19,6 @@ from delta_maintenance.spark.log_shares import (
     LOG_BYTES_PER_TASK,
     SCHEMA,
     LogReading,
-    TableAddress,
     adjacent_parts,
     by_label,
     log_parts,
@@ -32,11 +26,10 @@ from delta_maintenance.spark.log_shares import (
     shares,
     small_batches,
 )
-from delta_maintenance.spark.session import JobSession, executor_options
+from delta_maintenance.spark.session import JobSession, SparkEngine
 from delta_maintenance.spark.share_writer import PassedOn, Report, ShareWriting, gravest
 from delta_maintenance.spark.sidecar_survey import require_rewritten, survey_on_spark
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -49,7 +42,7 @@ _SAMPLED_FILES = 8
 _FILL = 0.95
 
 
-class SparkSidecars:
+class SparkSidecars(SparkEngine):
     """A `SidecarEngine` on a Spark session.
 
     Each reading task takes a part of the log and divides its actions into shares by path; each
@@ -58,35 +51,14 @@ class SparkSidecars:
     driver holds the names of the log's files and one report per share.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        table_uri: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        new_id: NewId = random_id,
-        progress: Progress | None = None,
-        log_bytes_per_task: int = LOG_BYTES_PER_TASK,
-    ) -> None:
-        """`new_id` is called on executors and must be picklable. The driver calls `progress`."""
-        options = executor_options(table_uri, storage_options)
-        self._spark = spark
-        self._address = TableAddress(uri=table_uri, storage_options=options)
-        self._new_id = new_id
-        self._progress = progress
+    def __init__(self, job: JobSession, *, log_bytes_per_task: int = LOG_BYTES_PER_TASK) -> None:
+        super().__init__(job)
         self._log_bytes_per_task = log_bytes_per_task
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """Returns the engine of a job."""
-        return cls(
-            job.spark, job.table_uri, job.storage_options, new_id=job.new_id, progress=job.progress
-        )
 
     def survey(self, snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
         """See `SidecarEngine`."""
         base = require_reusable(snapshot, spec)
-        self._tell(f"{len(base.sidecars)} sidecars of {base.files.name} to be searched", 0, 1)
+        self._progress(f"{len(base.sidecars)} sidecars of {base.files.name} to be searched", 0, 1)
         with small_batches(self._spark):
             return survey_on_spark(
                 self._spark,
@@ -138,10 +110,10 @@ class SparkSidecars:
             passed_on=division.passed_on,
             labels=share_labels(self._spark, division.passed_shares),
         )
-        self._tell(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
+        self._progress(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
         reports = self._run(reading, writing)
         written = _settled(reports, snapshot.log.store)
-        self._tell("sidecars", len(written.reports), len(written.reports))
+        self._progress("sidecars", len(written.reports), len(written.reports))
         return _completed(written, reuse)
 
     def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
@@ -152,10 +124,6 @@ class SparkSidecars:
             if writing.passed_on is not None:
                 rows = by_label(rows, len(writing.labels)).mapInArrow(writing.write_passed, SCHEMA)
             return [pickle.loads(row.payload) for row in rows.collect()]
-
-    def _tell(self, what: str, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(what, done, total)
 
 
 def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:

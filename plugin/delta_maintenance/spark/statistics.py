@@ -1,4 +1,5 @@
-"""The Spark engine of `recompute-stats`: executors read footers and rows as the local engine does.
+"""The Spark engines of `recompute-stats` and `backfill-row-ids`: executors read footers and rows as
+the local engines do.
 
 Only DataFrame operations are used, so that the engine also runs on Spark Connect. No row of the
 table reaches the driver. It holds the files of one commit, as with the local engine, and receives
@@ -10,15 +11,15 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+import pyarrow.compute as pc
 
 from delta_maintenance.operations.recompute_stats.reading import FileWork, StatisticsReading
 from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.parts import gather, in_turn
-from delta_maintenance.spark.session import JobSession, executor_options
+from delta_maintenance.spark.parts import gather, in_parts, in_turn
+from delta_maintenance.spark.session import JobSession, SparkEngine
+from delta_maintenance.table.data.row_counts import RowCounts, count_rows
 
 _WORKS = pa.schema({"work": pa.binary()})
 """Pickled `FileWork`."""
@@ -26,6 +27,8 @@ _WORKS = pa.schema({"work": pa.binary()})
 _FILES_PER_TASK = 100
 _BYTES_PER_TASK = 256 << 20
 """The size of the files that a task decodes."""
+_COUNTS = pa.schema({"rows": pa.int64(), "problem": pa.string()})
+_FOOTERS_PER_TASK = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +52,14 @@ class StatisticsTask:
                 yield from _works(found).to_batches()
 
 
-class SparkStatistics:
+class SparkStatistics(SparkEngine):
     """A `StatisticsEngine` on a Spark session."""
 
     decoded_bytes = 256 << 30
 
     def __init__(self, job: JobSession, *, files_per_task: int = _FILES_PER_TASK) -> None:
-        """Raises `RefusedError` for a table that executors cannot reach."""
-        options = executor_options(job.table_uri, job.storage_options)
-        self._spark: SparkSession = job.spark
-        self._address = TableAddress(uri=job.table_uri, storage_options=options)
+        super().__init__(job)
         self._files_per_task = files_per_task
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """Returns the engine of a job."""
-        return cls(job)
 
     def read(
         self,
@@ -87,3 +82,39 @@ class SparkStatistics:
 
 def _works(files: Iterable[FileWork]) -> pa.Table:
     return pa.table([pa.array([pickle.dumps(work) for work in files], pa.binary())], schema=_WORKS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FooterReading:
+    """The inputs of a task; they are sent to executors."""
+
+    address: TableAddress
+
+    def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Converts rows of a path to rows of a count, or of the reason why there is none.
+
+        Errors of the store are raised, so that Spark retries the task.
+        """
+        with self.address.store() as store:
+            for batch in batches:
+                found = count_rows(store, batch.column(0))
+                nothing = pa.nulls(batch.num_rows, pa.string())
+                problems = pa.array(found.problems, pa.string())
+                told = pc.replace_with_mask(nothing, pc.is_null(found.counts), problems)
+                yield pa.RecordBatch.from_arrays([found.counts, told], schema=_COUNTS)
+
+
+class SparkFooters(SparkEngine):
+    """A `RowCounter` on a Spark session."""
+
+    def __init__(self, job: JobSession, *, files_per_task: int = _FOOTERS_PER_TASK) -> None:
+        super().__init__(job)
+        self._reading = FooterReading(address=self._address)
+        self._files_per_task = files_per_task
+
+    def __call__(self, paths: pa.StringArray) -> RowCounts:
+        """See `RowCounter`."""
+        parts = in_parts(pa.table({"path": paths}), self._files_per_task)
+        found = gather(self._spark, parts, self._reading.read, schema=_COUNTS)
+        counts = pa.concat_arrays([pa.array([], pa.int64()), *found["rows"].chunks])
+        return RowCounts(counts=counts, problems=tuple(found["problem"].drop_null().to_pylist()))

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
-from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.vacuum.candidates import (
@@ -31,14 +30,8 @@ from delta_maintenance.operations.vacuum.references import REFERENCE_FIELDS, Fil
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
 from delta_maintenance.protocol.vacuum import ProtectedPaths, Reason
 from delta_maintenance.spark import log_shares
-from delta_maintenance.spark.log_shares import (
-    LogReading,
-    TableAddress,
-    by_label,
-    log_parts,
-    small_batches,
-)
-from delta_maintenance.spark.session import JobSession, executor_options
+from delta_maintenance.spark.log_shares import LogReading, by_label, log_parts, small_batches
+from delta_maintenance.spark.session import JobSession, SparkEngine, executor_options
 from delta_maintenance.spark.share_writer import gravest
 from delta_maintenance.spark.vacuum_tasks import (
     BucketDeletion,
@@ -53,7 +46,6 @@ from delta_maintenance.spark.vacuum_tasks import (
 )
 from delta_maintenance.storage.core.listing import EntryKind, unclean
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.sidecar_writer import commit_times
@@ -67,29 +59,12 @@ _DEPTH = 2
 _SAMPLES = 5
 
 
-class SparkVacuum:
+class SparkVacuum(SparkEngine):
     """A `VacuumEngine` on a Spark session."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        table_uri: str,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        progress: Progress | None = None,
-        log_bytes_per_bucket: int = _BYTES_PER_BUCKET,
-    ) -> None:
-        """`executor_options` completes the storage options from the driver's environment."""
-        options = executor_options(table_uri, storage_options)
-        self._spark = spark
-        self._address = TableAddress(uri=table_uri, storage_options=options)
-        self._progress = progress
+    def __init__(self, job: JobSession, *, log_bytes_per_bucket: int = _BYTES_PER_BUCKET) -> None:
+        super().__init__(job)
         self._log_bytes_per_bucket = log_bytes_per_bucket
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """Returns the engine of a job."""
-        return cls(job.spark, job.table_uri, job.storage_options, progress=job.progress)
 
     def find(self, request: Request) -> Found:
         """See `VacuumEngine`. The list of files stays on the cluster until the session ends."""
@@ -177,7 +152,7 @@ class SparkVacuum:
     def _listing(self, request: Request, buckets: int) -> DataFrame:
         task = FolderListing(address=self._address, search=request.search, buckets=buckets)
         parts = self._folders(request)
-        self._tell("folders listed", 0, len(parts))
+        self._progress("folders listed", 0, len(parts))
         folders = self._spark.createDataFrame(parts, "directory string, deep boolean")
         tasks = max(1, len(parts) // _FOLDERS_PER_TASK)
         return folders.repartition(tasks).mapInArrow(task.read, log_shares.SCHEMA)
@@ -287,10 +262,6 @@ class SparkVacuum:
         yield done
         if errors:
             raise gravest(errors)
-
-    def _tell(self, what: str, done: int, total: int) -> None:
-        if self._progress is not None:
-            self._progress(what, done, total)
 
 
 def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:

@@ -15,3 +15,7 @@ class Progress(Protocol):
         self, stage: str, done: int, total: int | None, /, *, unit: Unit = "count"
     ) -> object:
         """Takes the name of the stage, the completed amount, and the total amount if known."""
+
+
+def ignore_progress(stage: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
+    """A `Progress` that nobody sees."""

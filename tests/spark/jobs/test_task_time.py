@@ -19,7 +19,7 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
 from delta_maintenance.spark import job
-from delta_maintenance.spark.task_time import TaskTime
+from delta_maintenance.spark.session import TaskTime
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec

@@ -192,7 +192,7 @@ RECORD = OperationRecord(
     effects=Effects(commits=True, changes_table=True),
     requires=("change-metadata",),
     subjects=("name", "expression"),
-    spark=SparkPart(engine="delta_maintenance.spark.constraint_check:SparkConstraintCheck.of_job"),
+    spark=SparkPart(engine="delta_maintenance.spark.constraint_check:SparkConstraintCheck"),
     works_in_process=False,
     decisive=DECISIVE,
     asks_for_approval=raises_protocol,

@@ -177,7 +177,7 @@ RECORD = OperationRecord(
     effects=Effects(commits=True, changes_table=True),
     runs_on_corrupt=True,
     requires=("commit",),
-    spark=SparkPart(engine="delta_maintenance.spark.footers:SparkFooters.of_job"),
+    spark=SparkPart(engine="delta_maintenance.spark.statistics:SparkFooters"),
     policy=PolicyPart(
         key="row_tracking",
         rule="bool",

@@ -237,7 +237,7 @@ RECORD = OperationRecord(
     effects=Effects(adds_files=True),
     requires=("checkpoint",),
     spark=SparkPart(
-        engine="delta_maintenance.spark.sidecars:SparkSidecars.of_job",
+        engine="delta_maintenance.spark.sidecars:SparkSidecars",
         pins_version=True,
         require="delta_maintenance.operations.checkpoint.operation:require_possible",
     ),

@@ -205,9 +205,7 @@ RECORD = OperationRecord(
     },
     effects=Effects(adds_files=True),
     requires=("compact-log",),
-    spark=SparkPart(
-        engine="delta_maintenance.spark.compact_log:SparkRange.of_job", pins_version=True
-    ),
+    spark=SparkPart(engine="delta_maintenance.spark.compact_log:SparkRange", pins_version=True),
     policy=PolicyPart(
         key="compact_log",
         rule="delta_maintenance.operations.compact_log.policy:CompactLogRule",

@@ -316,7 +316,7 @@ RECORD = OperationRecord(
         not (options.repair or options.remove_missing_files or options.remove_doubled_files)
     ),
     spark=SparkPart(
-        engine="delta_maintenance.spark.fsck:SparkContents.of_job",
+        engine="delta_maintenance.spark.fsck:SparkContents",
         # A plan in this process would read the log twice.
         skips_plan=lambda options: options.deep,
         # Also if no repair is planned, because the files have not been opened yet.

@@ -238,7 +238,7 @@ RECORD = OperationRecord(
     effects=Effects(commits=True),
     runs_on_corrupt=True,
     requires=("commit",),
-    spark=SparkPart(engine="delta_maintenance.spark.statistics:SparkStatistics.of_job"),
+    spark=SparkPart(engine="delta_maintenance.spark.statistics:SparkStatistics"),
     policy=PolicyPart(
         key="statistics",
         rule="delta_maintenance.operations.recompute_stats.policy:StatisticsRule",

@@ -190,7 +190,7 @@ def rewrite_record(
         outcomes=_OUTCOMES,
         effects=Effects(commits=True),
         requires=("rewrite-data",),
-        spark=SparkPart(engine="delta_maintenance.spark.rewriting:SparkRewriting.of_job"),
+        spark=SparkPart(engine="delta_maintenance.spark.rewriting:SparkRewriting"),
         policy=policy,
         decisive=("target_bytes",),
         bounds={"max_files": "files", "max_bytes": "bytes"},

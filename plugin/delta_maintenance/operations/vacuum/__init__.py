@@ -359,7 +359,7 @@ RECORD = OperationRecord(
     },
     effects=Effects(commits=True, deletes=True),
     requires=("vacuum",),
-    spark=SparkPart(engine="delta_maintenance.spark.vacuum:SparkVacuum.of_job", plans_by_job=True),
+    spark=SparkPart(engine="delta_maintenance.spark.vacuum:SparkVacuum", plans_by_job=True),
     policy=PolicyPart(
         key="vacuum",
         rule="delta_maintenance.operations.vacuum.policy:VacuumRule",

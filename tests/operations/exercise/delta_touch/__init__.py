@@ -88,7 +88,7 @@ RECORD = OperationRecord(
     effects=Effects(commits=True),
     requires=("commit",),
     subjects=("note",),
-    spark=SparkPart(engine="delta_touch.engine:SparkTouch.of_job"),
+    spark=SparkPart(engine="delta_touch.engine:SparkTouch"),
     policy=PolicyPart(
         key="touch",
         rule="delta_touch.policy:TouchRule",

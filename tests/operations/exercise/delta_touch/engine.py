@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 from delta_maintenance.spark.session import JobSession
 
@@ -13,11 +12,6 @@ class SparkTouch:
     """Counts one row on an executor, and names the release of Spark."""
 
     job: JobSession
-
-    @classmethod
-    def of_job(cls, job: JobSession) -> Self:
-        """The engine of a job."""
-        return cls(job)
 
     def name(self) -> str:
         """The name of the engine, for the history."""
