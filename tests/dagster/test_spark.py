@@ -19,11 +19,12 @@ import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.definition.rules import SparkRule
+from delta_maintenance.submission.job_report import DriverLine
 from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission.spark_submit import DriverProcess
 from delta_maintenance.testing.actions import add, features, metadata
 from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaSparkResource
-from delta_maintenance_dagster.spark.resource import SparkProcess
 
 Load = Callable[..., dg.Definitions]
 OP = "lake__events__maintenance"
@@ -284,20 +285,20 @@ def driver_of(left_behind: Path, *, stubborn: bool = False) -> str:
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_an_interrupt_ends_the_driver_with_its_submitter(
-    spark: Spark, left_behind: Path, stubborn: bool, monkeypatch: pytest.MonkeyPatch
+    spark: Spark, left_behind: Path, stubborn: bool
 ) -> None:
-    monkeypatch.setattr("delta_maintenance_dagster.spark.resource._GRACE_SECONDS", 1)
     spark.answers(body=driver_of(left_behind, stubborn=stubborn))
 
-    def heard(line: str) -> None:
-        if "half way" in line:
+    def hear(line: DriverLine) -> None:
+        if "half way" in line.text:
             wait_for(left_behind.exists)
             raise KeyboardInterrupt
 
-    process = SparkProcess(
+    process = DriverProcess(
         command=[str(spark.home / "bin" / "spark-submit"), "--spec", "{}"],
         environment=os.environ,
-        heard=heard,
+        hear=hear,
+        grace_seconds=1,
     )
     with pytest.raises(KeyboardInterrupt):
         process.run()
@@ -331,14 +332,15 @@ def test_an_interrupt_ends_the_application_on_a_cluster(
         )
         script.chmod(0o755)
 
-    def heard(said: str) -> None:
-        if said == "go on":
+    def hear(line: DriverLine) -> None:
+        if line.text == "go on":
             raise KeyboardInterrupt
 
-    process = SparkProcess(
+    process = DriverProcess(
         command=[str(tmp_path / "spark-submit")],
         environment={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
-        heard=heard,
+        hear=hear,
+        grace_seconds=1,
         on_cluster=True,
         master="k8s://x",
     )

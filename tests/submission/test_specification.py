@@ -20,7 +20,7 @@ from delta_maintenance.submission.configuration import (
     checked_environment,
     require_no_secrets,
 )
-from delta_maintenance.submission.job_report import interface_of
+from delta_maintenance.submission.job_report import DriverLine
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import driver_environment, library_zip
 from delta_maintenance.submission.specification import Code, Resources, Submission
@@ -217,4 +217,4 @@ def test_a_submitted_driver_ignores_spark_connect_settings() -> None:
 
 @pytest.mark.parametrize("line", ["DELTA_MAINTENANCE_APPLICATION {", "x", "[]", '{"url": null}'])
 def test_an_application_without_ui_has_no_address(line: str) -> None:
-    assert interface_of(line) is None
+    assert DriverLine.read(line).interface is None

@@ -11,13 +11,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-from delta_maintenance.redaction import redact
-from delta_maintenance.submission.job_report import (
-    APPLICATION_LINE,
-    OWN_LINE,
-    REPORT_LINE,
-    interface_of,
-)
+from delta_maintenance.submission.job_report import DriverLine
 from delta_maintenance_airflow.compat import HAS_TASK_STATE
 from delta_maintenance_airflow.spark.folder import end_group
 
@@ -140,27 +134,24 @@ class JobOutput:
     def sift(self, lines: Iterable[str]) -> Iterator[str]:
         """Logs the lines for people and yields those of Spark."""
         try:
-            for line in map(redact, lines):
-                text = line.strip()
-                if text.startswith(OWN_LINE):
+            for line in map(DriverLine.read, lines):
+                if line.message is not None:
                     self._fold(False)
-                    _log.info("%s", text.removeprefix(OWN_LINE))
+                    _log.info("%s", line.message)
                     continue
-                if text.startswith(REPORT_LINE):
+                if line.is_report:
                     continue
-                self._look_for_interface(text)
-                if not text.startswith(APPLICATION_LINE):
+                self._look_for_interface(line)
+                if not line.is_application:
                     self._fold(True)
-                    yield line
+                    yield line.text
         finally:
             self._fold(False)
 
-    def _look_for_interface(self, text: str) -> None:
-        if text.startswith(APPLICATION_LINE):
-            address = interface_of(text)
-        else:
-            found = _YARN_INTERFACE.search(text)
-            address = found.group(1) if found else None
+    def _look_for_interface(self, line: DriverLine) -> None:
+        address = line.interface
+        if match := _YARN_INTERFACE.search(line.text):
+            address = match[1]
         if address is not None and address != self._interface:
             self._interface = address
             self._fold(False)

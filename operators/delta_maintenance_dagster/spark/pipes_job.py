@@ -13,7 +13,7 @@ from typing import TextIO
 from dagster_pipes import PipesContext, open_dagster_pipes
 
 from delta_maintenance.spark import job
-from delta_maintenance.submission.job_report import OWN_LINE
+from delta_maintenance.submission.job_report import DriverLine
 
 
 class _Relay:
@@ -27,8 +27,8 @@ class _Relay:
     def write(self, text: str) -> int:
         *lines, self._begun = (self._begun + text).split("\n")
         for line in lines:
-            if line.startswith(OWN_LINE):
-                self._pipes.log.info(line.removeprefix(OWN_LINE))
+            if (message := DriverLine.read(line).message) is not None:
+                self._pipes.log.info(message)
         return self._below.write(text)
 
     def flush(self) -> None:

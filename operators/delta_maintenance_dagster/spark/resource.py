@@ -4,15 +4,12 @@
 
 import json
 import os
-import re
-import signal
-import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,112 +18,13 @@ from pydantic import Field
 
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.definition.rules import SparkRule
-    from delta_maintenance.submission.job_report import JobReport
+    from delta_maintenance.submission.job_report import DriverLine, JobReport
     from delta_maintenance.submission.job_spec import JobSpec
 
 _GRACE_SECONDS = 15
-_TAIL = 20
-_YARN_APPLICATION = re.compile(r"\b(application_\d+_\d+)\b")
-_POD = re.compile(r"\bpod name: ([a-z0-9.-]+)")
-_NAMESPACE = re.compile(r"\bnamespace: ([a-z0-9-]+)")
-
-
-@dataclass(kw_only=True)
-class SparkProcess:
-    """One run of `spark-submit`, or of a driver of Spark Connect.
-
-    If `run` ends early, especially by an interrupt of Dagster, the application is ended too: a
-    local driver with its whole process group, and a driver on a cluster by the means of the
-    cluster.
-    """
-
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    heard: Callable[[str], None]
-    """Called with every line as it arrives."""
-    on_cluster: bool = False
-    master: str | None = None
-    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL))
-    """The last lines, to explain a failure."""
-    _application: str | None = None
-    _namespace: str = "default"
-
-    def run(self) -> int:
-        """Runs to the end and returns the exit status."""
-        process = subprocess.Popen(
-            self.command,
-            env=dict(self.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            # A separate process group: spark-submit, the JVM and the Python driver are ended
-            # together.
-            start_new_session=True,
-        )
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                # Spark quotes addresses of its configuration and of the user's.
-                self._hear(redact(line.rstrip()))
-            return process.wait()
-        finally:
-            if process.poll() is None:
-                self._end(process)
-            if process.stdout is not None:
-                process.stdout.close()
-
-    def _hear(self, line: str) -> None:
-        if not line:
-            return
-        self.tail.append(line)
-        if self.on_cluster:
-            if found := _YARN_APPLICATION.search(line) or _POD.search(line):
-                self._application = found[1]
-            if found := _NAMESPACE.search(line):
-                self._namespace = found[1]
-        self.heard(line)
-
-    def _end(self, process: subprocess.Popen[str]) -> None:
-        if self.on_cluster and self._application is not None:
-            # Ending the client does not end the application on the cluster.
-            with suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(
-                    self._kill_command(self._application),
-                    env=dict(self.environment),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    timeout=2 * _GRACE_SECONDS,
-                )
-        _signal_group(process, signal.SIGTERM)
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            # Including processes of the group that outlived the main one.
-            _signal_group(process, signal.SIGKILL)
-            process.kill()
-            process.wait()
-
-    def _kill_command(self, application: str) -> list[str]:
-        if application.startswith("application_"):
-            return ["yarn", "application", "-kill", application]
-        master = ["--master", self.master] if self.master else []
-        return [self.command[0], *master, "--kill", f"{self._namespace}:{application}"]
-
-
-def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
 _PIPES_APPLICATION = Path(__file__).resolve().parent / "pipes_job.py"
 
 
@@ -205,6 +103,8 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         `rule` is the Spark part of the policy. Raises the error that the job reports, and
         `DeltaMaintenanceError` if it ends without a report.
         """
+        from delta_maintenance.submission.spark_submit import DriverProcess
+
         submission = _Submission.of(self, rule)
         with (
             tempfile.TemporaryDirectory(prefix="delta-maintenance-") as scratch,
@@ -212,10 +112,11 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         ):
             report, read_report = self._report(Path(scratch), spec, submission)
             told = submission.told(spec, Path(scratch))
-            process = SparkProcess(
+            process = DriverProcess(
                 command=submission.command(told, report),
                 environment={**submission.environment(), **pipes_environment},
-                heard=_Listener(context, own_lines=not self.pipes),
+                hear=partial(_log_line, context, own_lines=not self.pipes),
+                grace_seconds=_GRACE_SECONDS,
                 on_cluster=submission.on_cluster,
                 master=submission.master,
             )
@@ -223,9 +124,9 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             try:
                 return read_report().timed_result_or_raise()
             except FileNotFoundError:
-                last_line = process.tail[-1] if process.tail else "it printed nothing"
                 raise DeltaMaintenanceError(
-                    f"the Spark job ended with status {status} and without a report: {last_line}",
+                    f"the Spark job ended with status {status} and without a report: "
+                    f"{process.last_line}",
                     table=spec.table,
                     remedy="check the output of the step; it is safe to run again",
                 ) from None
@@ -361,24 +262,18 @@ class _Submission:
         return driver_environment(os.environ, remote=self.remote)
 
 
-class _Listener:
+def _log_line(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext,
+    line: "DriverLine",
+    *,
+    own_lines: bool,
+) -> None:
     """Sorts the lines of a job: its own go to the log of the run, those of Spark to the output."""
-
-    def __init__(
-        self, context: dg.AssetExecutionContext | dg.OpExecutionContext, *, own_lines: bool
-    ) -> None:
-        self._context = context
-        self._own_lines = own_lines
-
-    def __call__(self, line: str) -> None:
-        from delta_maintenance.submission.job_report import APPLICATION_LINE, OWN_LINE, REPORT_LINE
-
-        if line.startswith(OWN_LINE):
-            if self._own_lines:
-                self._context.log.info(line.removeprefix(OWN_LINE))
-        elif line.startswith(APPLICATION_LINE):
-            application = json.loads(line.removeprefix(APPLICATION_LINE))
-            where = f": {application['url']}" if application["url"] else ""
-            self._context.log.info(f"Spark application {application['id']}{where}")
-        elif not line.startswith(REPORT_LINE):
-            print(line, file=sys.stderr, flush=True)
+    if line.message is not None:
+        if own_lines:
+            context.log.info(line.message)
+    elif line.application is not None:
+        where = f": {line.interface}" if line.interface else ""
+        context.log.info(f"Spark application {line.application}{where}")
+    elif not line.is_report:
+        print(line.text, file=sys.stderr, flush=True)

@@ -12,21 +12,22 @@ import atexit
 import os
 import shutil
 import signal
-import subprocess
 import threading
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.redaction import redact
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.table_names import name_at
+
+if TYPE_CHECKING:
+    from delta_maintenance.submission.job_report import DriverLine
 
 _GRACE_SECONDS = 10
 
@@ -140,59 +141,35 @@ def split_secrets(
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], *, verbose: bool) -> str:
-    """Runs the job, relays its lines to stderr and returns the last one."""
-    from delta_maintenance.submission.job_report import APPLICATION_LINE, OWN_LINE, interface_of
+    """Runs the job, relays its lines to stderr and returns the last one. Ends it if this process is
+    interrupted or terminated, so that no job is left behind.
+    """
+    from delta_maintenance.submission.spark_submit import DriverProcess
 
-    tail: deque[str] = deque(maxlen=1)
-    with _ended_with_us(
-        subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        )
-    ) as process:
-        assert process.stdout is not None
-        for raw in process.stdout:
-            line = redact(raw.rstrip())
-            if line:
-                tail.append(line)
-            if line.startswith(OWN_LINE):
-                say(line.removeprefix(OWN_LINE))
-            elif line.startswith(APPLICATION_LINE) and (address := interface_of(line)):
-                say(f"Spark UI: {address}")
-            elif verbose and line:
-                say(f"spark: {line}")
-        process.wait()
-    return tail[0] if tail else "it printed nothing"
-
-
-@contextmanager
-def _ended_with_us(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Ends the job if this process is interrupted or terminated, so that no job is left behind."""
-
-    def end() -> None:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(_GRACE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
+    process = DriverProcess(
+        command=command,
+        environment=environment,
+        hear=partial(_relay, verbose=verbose),
+        grace_seconds=_GRACE_SECONDS,
+        has_group=False,
+    )
     # The process does not wait for its other threads when it ends.
-    atexit.register(end)
+    atexit.register(process.end)
     try:
         with ended_by_sigterm():
-            yield process
+            process.run()
     finally:
-        atexit.unregister(end)
-        end()
-        if process.stdout is not None:
-            process.stdout.close()
+        atexit.unregister(process.end)
+    return process.last_line
+
+
+def _relay(line: DriverLine, *, verbose: bool) -> None:
+    if line.message is not None:
+        say(line.message)
+    elif line.interface is not None:
+        say(f"Spark UI: {line.interface}")
+    elif verbose:
+        say(f"spark: {line.text}")
 
 
 @contextmanager

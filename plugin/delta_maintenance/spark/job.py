@@ -47,7 +47,7 @@ from delta_maintenance.submission.job_report import (
     JobReport,
 )
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.submission.versions import require_spark
+from delta_maintenance.submission.spark_submit import require_spark
 from delta_maintenance.table_names import remember_name, table_text
 
 

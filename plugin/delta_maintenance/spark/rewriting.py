@@ -44,7 +44,7 @@ from delta_maintenance.spark.session import (
     for_thread,
     is_connected,
 )
-from delta_maintenance.submission.versions import remedy_without_pandas
+from delta_maintenance.submission.job_report import remedy_without_pandas
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 
 SCHEMA = "number long, outcome binary"

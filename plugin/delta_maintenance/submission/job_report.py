@@ -1,4 +1,4 @@
-"""The report of a Spark job, and the prefixes that distinguish its lines from Spark's output."""
+"""The report of a Spark job, and its lines among those of Spark."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from delta_maintenance import errors
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.submission.versions import remedy_without_pandas
+from delta_maintenance.redaction import redact
 
 OWN_LINE = "delta-maintenance: "
 """The prefix of lines of the job that are meant for people."""
@@ -24,6 +24,57 @@ REPORT_LINE = "DELTA_MAINTENANCE_REPORT "
 """The prefix of the report as JSON, which is the last line."""
 
 _TASK_SECONDS = "spark_task_seconds"
+_NO_PANDAS = re.compile("pandas >= [0-9.]+ must be installed", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class DriverLine:
+    """One line that a driver or `spark-submit` has printed."""
+
+    text: str
+    """The line without credentials, because Spark quotes addresses of its configuration and of the
+    user's.
+    """
+
+    @classmethod
+    def read(cls, line: str) -> Self:
+        """Redacts a line of the output."""
+        return cls(redact(line.rstrip()))
+
+    @property
+    def message(self) -> str | None:
+        """What the job says to people; None for other lines."""
+        return self._after(OWN_LINE)
+
+    @property
+    def is_report(self) -> bool:
+        """Whether the line has the report, which is read from its file."""
+        return self.text.startswith(REPORT_LINE)
+
+    @property
+    def is_application(self) -> bool:
+        """Whether the line describes the application."""
+        return self.text.startswith(APPLICATION_LINE)
+
+    @property
+    def application(self) -> str | None:
+        """The ID of the application, if the line has it."""
+        return self._property_of_application("id")
+
+    @property
+    def interface(self) -> str | None:
+        """The address of the application's user interface, if the line has it."""
+        return self._property_of_application("url")
+
+    def _property_of_application(self, name: str) -> str | None:
+        try:
+            value = json.loads(self._after(APPLICATION_LINE) or "")[name]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return value if isinstance(value, str) else None
+
+    def _after(self, prefix: str) -> str | None:
+        return self.text.removeprefix(prefix) if self.text.startswith(prefix) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,13 +188,11 @@ def read_report(path: str | os.PathLike[str]) -> JobReport:
     return JobReport.from_json(json.loads(Path(path).read_bytes()))
 
 
-def interface_of(line: str) -> str | None:
-    """Returns the address of the user interface in an application line, if there is one."""
-    try:
-        address = json.loads(line.removeprefix(APPLICATION_LINE))["url"]
-    except (ValueError, LookupError, TypeError):
+def remedy_without_pandas(problem: str) -> str | None:
+    """Returns what to do about an error of PySpark that needs pandas; None for other errors."""
+    if _NO_PANDAS.search(problem) is None:
         return None
-    return address if isinstance(address, str) else None
+    return "install it on the driver and the executors: pip install 'delta-maintenance[spark]'"
 
 
 def _gist(error: Exception) -> str:

@@ -1,18 +1,29 @@
-"""The `spark-submit` command of a job, and the environment of its driver."""
+"""The `spark-submit` command of a job, and the environment and the process of its driver."""
 
 from __future__ import annotations
 
 import importlib.util
 import io
 import os
+import re
+import signal
+import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from delta_maintenance.dependencies import numbers_of
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.submission.job_report import DriverLine
 from delta_maintenance.submission.job_spec import APPLICATION
-from delta_maintenance.submission.versions import require_spark, spark_version
+
+OLDEST_SPARK = "3.5"
+_YARN_APPLICATION = re.compile(r"\b(application_\d+_\d+)\b")
+_POD = re.compile(r"\bpod name: ([a-z0-9.-]+)")
+_NAMESPACE = re.compile(r"\bnamespace: ([a-z0-9-]+)")
 
 
 def submit_command(
@@ -43,12 +54,14 @@ def submit_command(
     ]
 
 
-def connect_command(spec: str, report: str) -> list[str]:
+def connect_command(
+    spec: str, report: str, *, application: str | os.PathLike[str] = APPLICATION
+) -> list[str]:
     """Returns the words of a command that runs a job in this Python, through Spark Connect.
 
     The environment contains the address of the server and its token: `driver_environment`.
     """
-    return [sys.executable, os.fspath(APPLICATION), "--spec", spec, "--report", report]
+    return [sys.executable, os.fspath(application), "--spec", spec, "--report", report]
 
 
 def find_spark_home() -> Path:
@@ -100,6 +113,121 @@ def driver_environment(
         else:
             started[name] = value
     return started
+
+
+def require_spark(version: str, *, found: str) -> None:
+    """Raises `InvalidRequestError` for a version that is too old; `found` says where it is."""
+    if numbers_of(version) < numbers_of(OLDEST_SPARK):
+        raise InvalidRequestError(
+            f"{found} is Spark {version}, and the jobs need Spark {OLDEST_SPARK} or newer",
+            remedy=f"install 'pyspark>={OLDEST_SPARK}', or choose a cluster with such a Spark",
+        )
+
+
+def spark_version(home: Path) -> str | None:
+    """Returns the version of a SPARK_HOME, or of the package pyspark; None if it has none."""
+    for file in (home / "version.py", home / "python" / "pyspark" / "version.py"):
+        if file.is_file() and (match := re.search(r"['\"]([0-9][^'\"]*)['\"]", file.read_text())):
+            return match[1]
+    return None
+
+
+@dataclass(kw_only=True)
+class DriverProcess:
+    """One run of `spark-submit`, or of a driver of Spark Connect, on this machine.
+
+    If `run` ends early, the application is ended too: a local driver with its process, and a
+    driver on a cluster by the means of the cluster.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    hear: Callable[[DriverLine], object]
+    """Called with every line as it arrives, except empty ones."""
+    grace_seconds: float
+    """The time to end in, before the process is killed."""
+    has_group: bool = True
+    """Whether `spark-submit`, the JVM and the Python driver are a process group of their own, and
+    end together. A process in the group of a terminal ends with the terminal.
+    """
+    on_cluster: bool = False
+    master: str | None = None
+    last_line: str = "it printed nothing"
+    """To explain a failure."""
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+    _application: str | None = field(default=None, init=False)
+    _namespace: str = field(default="default", init=False)
+
+    def run(self) -> int:
+        """Runs to the end and returns the exit status."""
+        self._process = subprocess.Popen(
+            self.command,
+            env=dict(self.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=self.has_group,
+        )
+        with self._process.stdout as output:  # type: ignore[union-attr]  # a pipe
+            try:
+                for line in output:
+                    self._read(DriverLine.read(line))
+                return self._process.wait()
+            finally:
+                self.end()
+
+    def end(self) -> None:
+        """Ends a job that is still running."""
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        if self._application is not None:
+            # Ending the client does not end the application on the cluster.
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(
+                    self._kill_command(self._application),
+                    env=dict(self.environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=2 * self.grace_seconds,
+                )
+        self._signal(process, signal.SIGTERM)
+        try:
+            process.wait(self.grace_seconds)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            # Including processes of the group that outlived the main one.
+            self._signal(process, signal.SIGKILL)
+            process.kill()
+            process.wait()
+
+    def _read(self, line: DriverLine) -> None:
+        if not line.text:
+            return
+        self.last_line = line.text
+        if self.on_cluster:
+            if match := _YARN_APPLICATION.search(line.text) or _POD.search(line.text):
+                self._application = match[1]
+            if match := _NAMESPACE.search(line.text):
+                self._namespace = match[1]
+        self.hear(line)
+
+    def _kill_command(self, application: str) -> list[str]:
+        if application.startswith("application_"):
+            return ["yarn", "application", "-kill", application]
+        master = ["--master", self.master] if self.master else []
+        return [self.command[0], *master, "--kill", f"{self._namespace}:{application}"]
+
+    def _signal(self, process: subprocess.Popen[str], number: signal.Signals) -> None:
+        if not self.has_group:
+            process.send_signal(number)
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 PACKAGE = Path(__file__).resolve().parent.parent

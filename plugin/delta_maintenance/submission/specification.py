@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -23,6 +23,12 @@ from delta_maintenance.submission.configuration import (
     require_no_credentials_in_addresses,
 )
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec, require_no_credentials
+
+
+def with_value(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields that have a value; platforms reject empty ones."""
+    return {name: value for name, value in fields.items() if value}
+
 
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]*[kmgtKMGT]b?$")]
 """In Spark's notation: `4g`, `512m`."""
@@ -120,7 +126,7 @@ class Submission(Record):
         require_no_credentials(spec)
         # Report invalid options before a job is submitted.
         spec.read_options()
-        fields = {name: value for name, value in spec.to_json().items() if value}
+        fields = with_value(spec.to_json())
         return cls(
             name=f"delta-maintenance {spec.operation}",
             arguments=("--spec", json.dumps(fields), "--report", report),

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.submission.exporters.documents import given
-from delta_maintenance.submission.specification import Count, Resources, Submission
+from delta_maintenance.submission.specification import Count, Resources, Submission, with_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +93,7 @@ class GlueJobRun(Record):
     def document(self, submission: Submission) -> dict[str, Any]:
         """The parameters."""
         script = {"--scriptLocation": submission.code.application}
-        return given(
+        return with_value(
             {
                 "JobName": self.job_name,
                 "Arguments": {**script, **_arguments(submission, self.additional_python_modules)},
@@ -138,7 +137,7 @@ class GlueJob(Record):
             raise InvalidRequestError(
                 "a job of Glue needs a number of workers", remedy="give the number of executors"
             )
-        return given(
+        return with_value(
             {
                 "Name": self.name,
                 "Role": self.role,
@@ -153,7 +152,7 @@ class GlueJob(Record):
                 "NumberOfWorkers": workers,
                 "Timeout": self.timeout_minutes,
                 "ExecutionClass": self.execution_class,
-                "ExecutionProperty": given({"MaxConcurrentRuns": self.max_concurrent_runs}),
+                "ExecutionProperty": with_value({"MaxConcurrentRuns": self.max_concurrent_runs}),
             }
         )
 
@@ -210,4 +209,4 @@ def _arguments(submission: Submission, modules: str | None) -> dict[str, str]:
         # Glue puts the value behind one `--conf`.
         "--conf": " --conf ".join("=".join(item) for item in submission.conf.items()),
     }
-    return {**given(settings), **dict(zip(words[0::2], words[1::2], strict=True))}
+    return {**with_value(settings), **dict(zip(words[0::2], words[1::2], strict=True))}

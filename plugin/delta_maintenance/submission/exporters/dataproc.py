@@ -7,8 +7,7 @@ from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.submission.exporters.documents import given
-from delta_maintenance.submission.specification import Submission
+from delta_maintenance.submission.specification import Submission, with_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +37,10 @@ class DataprocBatch(Record):
         }
         batch = {
             "pyspark_batch": _pyspark(submission),
-            "runtime_config": given(runtime),
-            "environment_config": given({"execution_config": given(execution)}),
+            "runtime_config": with_value(runtime),
+            "environment_config": with_value({"execution_config": with_value(execution)}),
         }
-        return given(batch)
+        return with_value(batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,7 @@ class DataprocJob(Record):
 
 
 def _pyspark(submission: Submission) -> dict[str, Any]:
-    return given(
+    return with_value(
         {
             "main_python_file_uri": submission.code.application,
             "args": list(submission.arguments),

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.submission.exporters.documents import given
-from delta_maintenance.submission.specification import Count, Submission
+from delta_maintenance.submission.specification import Count, Submission, with_value
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 """A DNS label, the form of names in Kubernetes."""
@@ -45,7 +44,7 @@ class SparkApplication(Record):
             "image": code.image,
             "mainApplicationFile": submission.code.application,
             "arguments": list(submission.arguments),
-            "deps": given({"pyFiles": list(code.py_files), "archives": list(code.archives)}),
+            "deps": with_value({"pyFiles": list(code.py_files), "archives": list(code.archives)}),
             "sparkConf": submission.conf | code.conf(),
             # The submitter of the job decides about retries.
             "restartPolicy": {"type": "Never"},
@@ -72,7 +71,11 @@ class SparkApplication(Record):
                 **({"name": self.name} if self.name else {"generateName": f"{prefix}-"}),
             },
             # The operator requires both sizes even if none is given for executors.
-            "spec": {**given(spec), "driver": given(driver), "executor": given(executor)},
+            "spec": {
+                **with_value(spec),
+                "driver": with_value(driver),
+                "executor": with_value(executor),
+            },
         }
 
 

@@ -14,8 +14,7 @@ from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.submission.exporters.documents import given
-from delta_maintenance.submission.specification import Resources, Submission
+from delta_maintenance.submission.specification import Resources, Submission, with_value
 
 _Id = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$")]
 
@@ -38,7 +37,7 @@ class LivyBatch(Record):
                 "Livy does not accept images", remedy="set the image where the server runs"
             )
         more = {"name": self.name, "proxyUser": self.proxy_user, "queue": self.queue}
-        return given({**_batch(submission), **more})
+        return with_value({**_batch(submission), **more})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +90,7 @@ def _sized_batch(submission: Submission, *, name: str | None) -> dict[str, Any]:
     # These platforms choose machines by the fields, before Spark reads its properties.
     resources = submission.resources
     rest = Resources(executor_memory_overhead=resources.executor_memory_overhead)
-    return given(
+    return with_value(
         {
             "name": name or submission.name,
             **_batch(replace(submission, resources=rest)),
