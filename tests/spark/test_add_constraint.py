@@ -35,6 +35,7 @@ from delta_maintenance.spark import job
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck, needed_columns
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.table.progress import Progress, ignore_progress
 from delta_maintenance.testing import actions as log
 from delta_maintenance.testing.table_builder import TableBuilder
 
@@ -83,8 +84,15 @@ def run(spark: SparkSession, table: Table, expression: str, name: str = "c") -> 
     return AddConstraintResult.from_json(json.loads(json.dumps(job.run(spec, spark))))
 
 
-def looked(spark: SparkSession, table: Table, expression: str, **more: Any) -> CheckedRows:
-    check = SparkConstraintCheck(JobSession(spark=spark, table_uri=str(table.root)), **more)
+def looked(
+    spark: SparkSession,
+    table: Table,
+    expression: str,
+    progress: Progress = ignore_progress,
+    **limits: int,
+) -> CheckedRows:
+    session = JobSession(spark=spark, table_uri=str(table.root), progress=progress)
+    check = SparkConstraintCheck(session, **limits)
     return check(table.open().snapshot(), expression, added_after=None)
 
 

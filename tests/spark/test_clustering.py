@@ -31,6 +31,7 @@ from delta_maintenance.spark import clustering, rewriting
 from delta_maintenance.spark.carried_rows import CarriedRows, sortable
 from delta_maintenance.spark.clustering import SortingTask
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting
+from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys
 from delta_maintenance.table.data.clustering.sample import joined
@@ -123,7 +124,8 @@ def sorted_by(
     settings = ClusterOptions(engine="spark", workers=1, **options)
     planned = cluster.plan(table.snapshot(), settings, RunContext.at(NOW))
     # Each bin has a task of its own, as large ones have.
-    made = engine(spark, store.root, bytes_per_task=1, sorted_bytes=sorted_bytes)
+    session = JobSession(spark=spark, table_uri=store.root)
+    made = engine(session, bytes_per_task=1, sorted_bytes=sorted_bytes)
     return cluster.apply(table, planned, RunContext.at(NOW, engine=made))
 
 

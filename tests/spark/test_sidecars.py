@@ -245,7 +245,7 @@ def test_a_commit_that_vanished_after_the_listing_is_corruption(
     table = start(tmp_path)
     table.commit([add("a")])
     with pytest.raises(CorruptTableError, match="cannot be found by an executor"):
-        write(table.open(), LosesACommit(spark, str(tmp_path)))
+        write(table.open(), LosesACommit(JobSession(spark=spark, table_uri=str(tmp_path))))
 
 
 def test_a_damaged_checkpoint_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
@@ -357,7 +357,9 @@ def test_large_log(spark: SparkSession, tmp_path: Path) -> None:
         at_ms=epoch_millis(now),
     )
     table = open_table(str(tmp_path))
-    engine = WatchedSidecars(spark, str(tmp_path), log_bytes_per_task=16 << 20)
+    engine = WatchedSidecars(
+        JobSession(spark=spark, table_uri=str(tmp_path)), log_bytes_per_task=16 << 20
+    )
     results = [
         write(table, engine, per_sidecar=20_000, now=now),
         write(forgetful(tmp_path), None, per_sidecar=20_000, now=now),
