@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.spark.reports import without_report
+from delta_maintenance_airflow.spark.folder import without_report
 
 pytestmark = pytest.mark.airflow
 

@@ -19,8 +19,7 @@ from delta_maintenance.operations.fsck.checks.contents import check_footers
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.spark import job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
-from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.parts import by_key
+from delta_maintenance.spark.log_shares import TableAddress, by_key
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec

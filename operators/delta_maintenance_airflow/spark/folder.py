@@ -1,4 +1,5 @@
-"""The folder that all tries of a task share on a worker: files of their jobs, and a lock.
+"""What all tries of a task share: a folder on the worker with the files of their jobs and a lock,
+and the reports of the jobs.
 
 A task that is killed with SIGKILL leaves its driver running. The driver holds the lock of the
 folder as long as it runs, so the next try detects it and waits for its end.
@@ -7,8 +8,10 @@ folder as long as it runs, so the next try detects it and waits for its end.
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
+import re
 import shutil
 import signal
 import stat
@@ -17,10 +20,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from delta_maintenance import clock
+from delta_maintenance.address import Address
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 
 _log = logging.getLogger(__name__)
+_STATUS = re.compile(r"Error code is: (-?\d+)")
+"""The exit status of `spark-submit` in the error of the provider."""
 _SECONDS_BETWEEN_POLLS = 1.0
 _SECONDS_BETWEEN_LINES = 60
 _SECONDS_BETWEEN_CHECKS = 0.05
@@ -116,3 +124,65 @@ def _is_same(descriptor: int, path: Path) -> bool:
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(descriptor), path.stat())
     return False
+
+
+if TYPE_CHECKING:
+    from delta_maintenance.storage import Store
+    from delta_maintenance.submission.job_report import JobReport
+
+
+class Reports:
+    """The reports of the tries of one task, each with a unique name."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._key = key
+        self._read: set[str] = set()
+
+    def new_name(self) -> str:
+        """Returns the name of a new job: that of its report, without the extension."""
+        return f"{self._key}.{clock.new_id()}"
+
+    def unread(self) -> Iterator[JobReport]:
+        """Yields the reports that are new since the last call, the newest first."""
+        from delta_maintenance.submission.job_report import JobReport
+
+        listed = []
+        for status in self._store.list_from("", f"{self._key}."):
+            if not status.path.startswith(f"{self._key}."):
+                break
+            if status.path.endswith(".json") and status.path not in self._read:
+                listed.append((status.modified_ms, status.path))
+        for _, path in sorted(listed, reverse=True):
+            self._read.add(path)
+            yield JobReport.from_json(json.loads(self._store.read(path)))
+
+
+def report_address(folder: str, name: str) -> str:
+    """Returns the address of the report of a job."""
+    return str(Address.parse(folder).join(f"{name}.json"))
+
+
+def without_report(failure: Exception | None) -> str:
+    """Explains why a job left no report. The first line is for people; that of the provider
+    follows.
+    """
+    if failure is None:
+        return "the Spark job succeeded, but without a report"
+    found = _STATUS.search(str(failure))
+    if found is None:
+        return str(failure)
+    return f"{how_driver_ended(int(found[1]))}\n{failure}"
+
+
+def how_driver_ended(status: int) -> str:
+    """Describes a driver that ended with this exit status and without a report."""
+    killed = -status if status < 0 else status - 128
+    if killed == signal.SIGKILL:
+        return (
+            "the Spark driver was killed (SIGKILL), perhaps because the worker ran out of memory: "
+            "give the worker more, or lower spark.driver.memory in spark_conf; another try is safe"
+        )
+    if killed == signal.SIGTERM:
+        return "the Spark driver was terminated (SIGTERM) before its end; another try is safe"
+    return f"the Spark job ended with exit status {status} and without a report"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,8 +23,12 @@ from delta_maintenance import clock
 from delta_maintenance.table_names import name_at
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
-from delta_maintenance_airflow.spark.folder import JobFolder
-from delta_maintenance_airflow.spark.reports import Reports, report_address, without_report
+from delta_maintenance_airflow.spark.folder import (
+    JobFolder,
+    Reports,
+    report_address,
+    without_report,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,6 +46,7 @@ class _Killable(Protocol):
     def on_kill(self) -> None: ...
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SparkSubmission:
     """One run of a Spark job, or the continuation of one that an earlier try of the task started.
 
@@ -51,28 +57,19 @@ class SparkSubmission:
     `key` is the same in every try of a task, and different after the task is cleared.
     """
 
-    def __init__(
-        self,
-        *,
-        spark_conn_id: str,
-        spark_conf: Mapping[str, Any] | None,
-        spark_code: Mapping[str, Any] | None,
-        delta_hook: DeltaHook,
-        report_folder: str | None,
-        key: str,
-        context: Context,
-    ) -> None:
-        self._spark_conn_id = spark_conn_id
-        self._spark_conf = spark_conf
-        self._spark_code = spark_code
-        self._delta_hook = delta_hook
-        self._report_folder = report_folder
-        self._key = key
-        self._context = context
-        self._running: _Killable | None = None
-        self._folder = JobFolder(key)
-        self.report_uri: str | None = None
-        """The address of the list that the job has written, if one was requested."""
+    spark_conn_id: str
+    spark_conf: Mapping[str, Any] | None
+    spark_code: Mapping[str, Any] | None
+    delta_hook: DeltaHook
+    report_folder: str | None
+    key: str
+    context: Context
+    report_uri: str | None = field(default=None, init=False)
+    """The address of the list that the job has written, if one was requested."""
+    _running: _Killable | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._folder = JobFolder(self.key)
 
     def run(
         self,
@@ -99,12 +96,12 @@ class SparkSubmission:
         from delta_maintenance.submission.job_spec import JobSpec
         from delta_maintenance.submission.specification import Code
 
-        conf = checked_conf(self._spark_conf or {})
-        code = Code.from_json(dict(self._spark_code or {}))
+        conf = checked_conf(self.spark_conf or {})
+        code = Code.from_json(dict(self.spark_code or {}))
         # The provider would use YARN for an unknown connection: fail here and name it.
-        connection = BaseHook.get_connection(self._spark_conn_id)
-        on_cluster = runs_driver_on_cluster(self._spark_conn_id)
-        located = self._delta_hook.locate(table_uri, credentials=not on_cluster)
+        connection = BaseHook.get_connection(self.spark_conn_id)
+        on_cluster = runs_driver_on_cluster(self.spark_conn_id)
+        located = self.delta_hook.locate(table_uri, credentials=not on_cluster)
         spec = JobSpec.from_json(
             {
                 "operation": operation,
@@ -120,12 +117,12 @@ class SparkSubmission:
         )
         if connection.conn_type == "spark_connect":
             return self._run_connected(spec, conf)
-        if on_cluster and not self._report_folder:
+        if on_cluster and not self.report_folder:
             raise AirflowFailException(
                 "a driver on the cluster cannot write its report in this worker: give report_folder"
             )
         with self._folder.held() as lock:
-            reports = self._reports()
+            reports = Reports(self._report_store(), self.key)
             for report in reports.unread():
                 # A plan is made again, because the table may have changed meanwhile.
                 if report.status == "done" and not plan_only and settles(report.result or {}):
@@ -154,7 +151,7 @@ class SparkSubmission:
         on_cluster: bool,
     ) -> JobReport:
         provider = _provider()
-        folder = self._report_folder or os.fspath(self._folder.path)
+        folder = self.report_folder or os.fspath(self._folder.path)
         address = report_address(folder, reports.new_name())
         settings = self._settings(provider, spec, conf, code, address, lock, on_cluster)
         hook = provider.JobHook(**settings)
@@ -163,14 +160,14 @@ class SparkSubmission:
         try:
             if provider.can_be_followed(hook):
                 followed = provider.FollowedJob(
-                    task_id=self._key,
-                    key=self._key,
+                    task_id=self.key,
+                    key=self.key,
                     settings=settings,
-                    conn_id=self._spark_conn_id,
+                    conn_id=self.spark_conn_id,
                     application=code.application,
                 )
                 self._running = followed
-                followed.execute_resumable(self._context)
+                followed.execute_resumable(self.context)
             else:
                 self._running = hook
                 hook.submit(code.application)
@@ -192,13 +189,10 @@ class SparkSubmission:
             self._running = None
         report = next(reports.unread(), None)
         if followed is not None and (report is not None or failure is None):
-            provider.forget_application(self._context, self._key)
+            provider.forget_application(self.context, self.key)
         if report is None:
             raise AirflowException(without_report(failure)) from failure
         return report
-
-    def _reports(self) -> Reports:
-        return Reports(self._report_store(), self._key)
 
     def _settings(
         self,
@@ -234,7 +228,7 @@ class SparkSubmission:
                 "pass_fds": (lock,),
             },
             "on_start": self._folder.note_driver,
-            "conn_id": self._spark_conn_id,
+            "conn_id": self.spark_conn_id,
             "conf": {**conf, **code.conf(), **image},
             "py_files": ",".join(self._py_files(code, on_cluster)) or None,
             "archives": ",".join(code.archives) or None,
@@ -248,7 +242,7 @@ class SparkSubmission:
         """
         if code.py_files or code.archives or code.image or code.python:
             return code.py_files
-        host = BaseHook.get_connection(self._spark_conn_id).host or ""
+        host = BaseHook.get_connection(self.spark_conn_id).host or ""
         # Kubernetes accepts files of the worker only through a store, which must be configured.
         if host.startswith("local") or (host.startswith("k8s") and on_cluster):
             return ()
@@ -259,12 +253,12 @@ class SparkSubmission:
     def _run_connected(self, spec: JobSpec, conf: Mapping[str, str]) -> dict[str, Any]:
         from delta_maintenance_airflow.spark.connect import ConnectedJob
 
-        if conf or self._spark_code:
+        if conf or self.spark_code:
             raise AirflowFailException(
                 "a server of Spark Connect has its properties and its Python: leave spark_conf and "
                 "spark_code out"
             )
-        job = ConnectedJob(self._spark_conn_id)
+        job = ConnectedJob(self.spark_conn_id)
         self._running = job
         try:
             report = job.run(spec)
@@ -275,14 +269,14 @@ class SparkSubmission:
     def _report_store(self) -> Store:
         from delta_maintenance.storage import open_store
 
-        if not self._report_folder:
+        if not self.report_folder:
             return open_store(os.fspath(self._folder.path))
-        return open_store(self._report_folder, self._delta_hook.options_for(self._report_folder))
+        return open_store(self.report_folder, self.delta_hook.options_for(self.report_folder))
 
     def _show_interface(self, address: str) -> None:
         # Stored while the job runs; Airflow calls the link itself at the end of the task.
         try:
-            self._context["ti"].xcom_push(key=SparkUILink().xcom_key, value=address)
+            self.context["ti"].xcom_push(key=SparkUILink().xcom_key, value=address)
         except Exception:
             _log.warning("the link to the Spark UI could not be stored", exc_info=True)
 

@@ -30,8 +30,7 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
 from delta_maintenance.operations.fsck.statistics import StatisticsCheck
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.parts import Read, by_key, gather, in_parts, in_turn
+from delta_maintenance.spark.log_shares import Read, TableAddress, by_key, gather, in_parts, in_turn
 from delta_maintenance.spark.session import JobSession, SparkEngine
 from delta_maintenance.table.progress import Progress
 

@@ -1,8 +1,13 @@
-"""First step on executors: reads a part of the log and distributes its actions by key.
+"""How rows travel between the driver and executors. The first step on executors reads a part of the
+log and distributes its actions by key.
 
 The logical files of a table are divided into shares by their paths, so that all actions for one
 file are in the same share. An action is sent as a row of an Arrow stream with its own schema, so
 that Spark needs no schema for unknown fields.
+
+A part of a table of the driver travels as a stream as well, in both directions, so it has the same
+types on every version of Spark: `DataFrame.toArrow`, and data frames of Arrow tables, are new in
+Spark 4.0.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -52,6 +59,13 @@ ARROW_SCHEMA = pa.schema(
     [("label", pa.int32()), ("age", pa.int32()), ("kind", pa.string()), ("payload", pa.binary())]
 )
 """`SCHEMA` in Arrow."""
+
+Read = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""Called on an executor with the batches of one part."""
+
+PART_SCHEMA = "label int, part int, payload binary"
+"""`part` is the number of the part. `label` sends every part to a task of its own."""
+
 _ROWS_PER_PAYLOAD = 8192
 _BYTES_PER_BATCH = 4 << 20
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -237,8 +251,6 @@ def _schema(batch: pa.Table) -> pa.Schema:
     return batch.schema if batch.num_rows else pa.schema([])
 
 
-_Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
 LOG_BYTES_PER_TASK = 32 << 20
 _LOG_FILES_PER_TASK = 2000
 _LABELS_TRIED = 32
@@ -298,7 +310,7 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
     return (*labels, *range(-1, len(labels) - shares - 1, -1))
 
 
-def shares(spark: SparkSession, read: _Task, *, parts: int, labels: Sequence[int]) -> DataFrame:
+def shares(spark: SparkSession, read: Read, *, parts: int, labels: Sequence[int]) -> DataFrame:
     """Calls `read` with the number of each part; one task receives each share, sorted by age."""
     return by_label(spark.range(0, parts, 1, parts).mapInArrow(read, SCHEMA), len(labels))
 
@@ -318,3 +330,69 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.set(name, before)
+
+
+def gather(
+    spark: SparkSession, parts: Sequence[pa.Table], read: Read, *, schema: pa.Schema
+) -> pa.Table:
+    """Calls `read` with each part in a task, and returns the batches of all parts, in their order.
+
+    `read` yields batches of `schema`, and is sent to executors.
+    """
+    if not parts:
+        return schema.empty_table()
+    labels = share_labels(spark, len(parts))
+    rows = [
+        (label, number, to_payload(part))
+        for number, (label, part) in enumerate(zip(labels, parts, strict=True))
+    ]
+    found = (
+        spark.createDataFrame(rows, PART_SCHEMA)
+        .repartition(len(parts), "label")
+        .mapInArrow(PartTask(read).run, PART_SCHEMA)
+        .collect()
+    )
+    # The sort is stable, so that the batches of a part keep their order.
+    found.sort(key=attrgetter("part"))
+    tables = (pa.ipc.open_stream(row.payload).read_all() for row in found)
+    return pa.concat_tables([schema.empty_table(), *tables])
+
+
+def in_parts(rows: pa.Table, most: int) -> list[pa.Table]:
+    """Divides rows into parts of adjacent rows, none of which is longer than `most`."""
+    return [rows.slice(first, most) for first in range(0, rows.num_rows, most)]
+
+
+def in_turn(rows: pa.Table, parts: int) -> list[pa.Table]:
+    """Divides rows into parts that each have rows from everywhere, in their order."""
+    return [rows.take(np.arange(first, rows.num_rows, parts)) for first in range(parts)]
+
+
+def by_key(rows: pa.Table, key: str, most: int) -> list[pa.Table]:
+    """Divides rows into sorted parts of about `most` rows; one part has all rows with a key."""
+    rows = rows.sort_by(key)
+    keys = rows[key].combine_chunks().dictionary_encode().indices.to_numpy()
+    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+    starts = firsts[np.flatnonzero(np.diff(firsts // most, prepend=-1))]
+    cuts = pairwise([*starts, rows.num_rows])
+    return [rows.slice(start, end - start) for start, end in cuts]
+
+
+@dataclass(frozen=True, slots=True)
+class PartTask:
+    """The inputs of a task; they are sent to executors."""
+
+    read: Read
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Converts rows of `PART_SCHEMA` to rows with what was found, one per batch."""
+        for batch in batches:
+            label, part, payload = batch.columns
+            for row in range(batch.num_rows):
+                stream = pa.ipc.open_stream(payload[row].as_buffer())
+                for found in self.read(stream.read_all().to_batches()):
+                    content = pa.array([to_payload(pa.table(found))], pa.binary())
+                    yield pa.RecordBatch.from_arrays(
+                        [label.slice(row, 1), part.slice(row, 1), content],
+                        names=["label", "part", "payload"],
+                    )

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.operations.recompute_stats.reading import FileWork, StatisticsReading
-from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.parts import gather, in_parts, in_turn
+from delta_maintenance.spark.log_shares import TableAddress, gather, in_parts, in_turn
 from delta_maintenance.spark.session import JobSession, SparkEngine
 from delta_maintenance.table.data.row_counts import RowCounts, count_rows
 

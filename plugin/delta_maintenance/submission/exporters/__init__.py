@@ -10,10 +10,15 @@ from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
 from delta_maintenance.submission.exporters.aws import EmrServerlessJobRun, GlueJob, GlueJobRun
-from delta_maintenance.submission.exporters.databricks import DatabricksRun
-from delta_maintenance.submission.exporters.dataproc import DataprocBatch, DataprocJob
-from delta_maintenance.submission.exporters.kubernetes import SparkApplication
-from delta_maintenance.submission.exporters.livy import FabricBatch, LivyBatch, SynapseBatch
+from delta_maintenance.submission.exporters.clusters import (
+    DatabricksRun,
+    DataprocBatch,
+    DataprocJob,
+    FabricBatch,
+    LivyBatch,
+    SparkApplication,
+    SynapseBatch,
+)
 from delta_maintenance.submission.specification import Submission
 
 __all__ = [
