@@ -59,10 +59,10 @@ def test_rows_of_any_type_are_carried_bit_for_bit(case: Any) -> None:
         carried = CarriedRows(table.schema)
         for batch in table.combine_chunks().to_batches():
             for part in (batch, batch.slice(1), batch.slice(0, max(0, batch.num_rows - 1))):
-                again = carried.received(carried.sent(part))
+                again = carried.from_spark(carried.to_spark(part))
                 assert again.schema == part.schema
                 again.validate(full=True)
-                views = [CarriedRows(table.schema).sent(each) for each in (again, part)]
+                views = [CarriedRows(table.schema).to_spark(each) for each in (again, part)]
                 assert views[0] == views[1]
                 for name in table.column_names:
                     values = part.column(name)
@@ -238,8 +238,8 @@ def test_sorted_rows_that_are_not_those_of_the_sources_are_sorted_again_by_one_t
     class Mixing(SortingTask):
         """Exchanges the values of a column between two rows."""
 
-        def _sorted(self, *given: Any) -> Iterator[SortedRows]:
-            for part in SortingTask._sorted(self, *given):
+        def _restore_rows(self, *given: Any) -> Iterator[SortedRows]:
+            for part in SortingTask._restore_rows(self, *given):
                 first = part.rows.column(0)
                 mixed = first.take(pa.array([1, 0, *range(2, len(first))]))
                 columns = [mixed, *part.rows.columns[1:]]

@@ -94,8 +94,12 @@ class JobFolder:
 
     def _open(self) -> int:
         self._common.mkdir(mode=0o700, exist_ok=True)
-        found = self._common.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        folder_status = self._common.lstat()
+        if (
+            not stat.S_ISDIR(folder_status.st_mode)
+            or folder_status.st_uid != os.getuid()
+            or folder_status.st_mode & 0o077
+        ):
             raise AirflowFailException(
                 f"{self._common} is not private to this user: remove it, or set TMPDIR"
             )
@@ -169,10 +173,10 @@ def without_report(failure: Exception | None) -> str:
     """
     if failure is None:
         return "the Spark job succeeded, but without a report"
-    found = _STATUS.search(str(failure))
-    if found is None:
+    exit_status = _STATUS.search(str(failure))
+    if exit_status is None:
         return str(failure)
-    return f"{how_driver_ended(int(found[1]))}\n{failure}"
+    return f"{how_driver_ended(int(exit_status[1]))}\n{failure}"
 
 
 def how_driver_ended(status: int) -> str:

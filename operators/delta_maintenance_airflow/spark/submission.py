@@ -209,10 +209,10 @@ class SparkSubmission:
         if on_cluster:
             # Files of this worker do not exist on the cluster; the specification contains no
             # credentials.
-            told = ["--spec", json.dumps(spec.to_json())]
+            spec_words = ["--spec", json.dumps(spec.to_json())]
         else:
-            told = ["--spec", spec.write(self._folder.path / f"{clock.new_id()}.spec")]
-            told.append("--discard-spec")
+            spec_words = ["--spec", spec.write(self._folder.path / f"{clock.new_id()}.spec")]
+            spec_words.append("--discard-spec")
         environment = driver_environment(os.environ)
         # The installed PySpark comes last, so that another Spark of the worker takes precedence.
         environment["PATH"] = os.pathsep.join(
@@ -232,7 +232,7 @@ class SparkSubmission:
             "conf": {**conf, **code.conf(), **image},
             "py_files": ",".join(self._py_files(code, on_cluster)) or None,
             "archives": ",".join(code.archives) or None,
-            "application_args": [*told, "--report", report],
+            "application_args": [*spec_words, "--report", report],
             "name": f"delta-maintenance {spec.operation}",
         }
 

@@ -111,9 +111,9 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             self._piped(context) as pipes_environment,
         ):
             report, read_report = self._report(Path(scratch), spec, submission)
-            told = submission.told(spec, Path(scratch))
+            spec_word = submission.told(spec, Path(scratch))
             process = DriverProcess(
-                command=submission.command(told, report),
+                command=submission.command(spec_word, report),
                 environment={**submission.environment(), **pipes_environment},
                 hear=partial(_log_line, context, own_lines=not self.pipes),
                 grace_seconds=_GRACE_SECONDS,
@@ -192,8 +192,8 @@ class _Submission:
         from delta_maintenance.submission.job_spec import APPLICATION
 
         # Properties in a policy were checked when it was read; these come from Python code.
-        asked = {name: resolve(value, os.environ) for name, value in rule.conf.items()}
-        conf = {**resource.conf, **asked}
+        policy_conf = {name: resolve(value, os.environ) for name, value in rule.conf.items()}
+        conf = {**resource.conf, **policy_conf}
         require_no_secrets(conf)
         master = rule.master or resource.master
         remote = resource.remote
@@ -238,15 +238,15 @@ class _Submission:
         require_no_credentials(spec)
         return json.dumps(spec.to_json())
 
-    def command(self, told: str, report: str) -> list[str]:
+    def command(self, spec_word: str, report: str) -> list[str]:
         from delta_maintenance.submission.spark_submit import find_spark_home, submit_command
 
         if self.remote is not None:
-            return [sys.executable, self.application, "--spec", told, "--report", report]
+            return [sys.executable, self.application, "--spec", spec_word, "--report", report]
         home = Path(self.resource.spark_home) if self.resource.spark_home else find_spark_home()
         mode = {"spark.submit.deployMode": "cluster"} if self.on_cluster else {}
         return submit_command(
-            told,
+            spec_word,
             report,
             spark_submit=os.fspath(home / "bin" / "spark-submit"),
             master=self.master,

@@ -35,25 +35,25 @@ class CarriedRows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
-        self._sent = [_carried(field.type, pa.binary()) for field in schema]
-        self._viewed = [_carried(field.type, _WIDE) for field in schema]
+        self._sent = [_carried_type(field.type, pa.binary()) for field in schema]
+        self._viewed = [_carried_type(field.type, _WIDE) for field in schema]
 
     @property
     def spark_types(self) -> Sequence[str]:
         """The types of the columns in Spark."""
         return [spark_type(kind) for kind in self._sent]
 
-    def sent(self, rows: pa.RecordBatch) -> list[pa.Array]:
+    def to_spark(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """Returns the columns for Spark."""
         return [
             column.view(viewed).cast(sent)
             for column, viewed, sent in zip(rows.columns, self._viewed, self._sent, strict=True)
         ]
 
-    def received(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+    def from_spark(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         """Returns the rows, given columns of Spark."""
         arrays = [
-            _viewed(column.cast(viewed), field.type)
+            _view_as(column.cast(viewed), field.type)
             for column, viewed, field in zip(columns, self._viewed, self._schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -74,34 +74,34 @@ def spark_type(kind: pa.DataType) -> str:
 
 def sortable(values: pa.Array) -> pa.Array:
     """Returns values of a clustering column in a type by which Spark sorts as `RowSorter` does."""
-    found = comparable(values)
-    if not pa.types.is_decimal(found.type):
-        return found
+    sort_keys = comparable(values)
+    if not pa.types.is_decimal(sort_keys.type):
+        return sort_keys
     # Bytes are compared from the first one on, as unsigned numbers.
-    words = np.frombuffer(found.view(_WIDE).buffers()[1], "<u8").reshape(-1, 2)
-    words = words[found.offset : found.offset + len(found)]
+    words = np.frombuffer(sort_keys.view(_WIDE).buffers()[1], "<u8").reshape(-1, 2)
+    words = words[sort_keys.offset : sort_keys.offset + len(sort_keys)]
     turned = np.stack([words[:, 1] ^ _SIGN, words[:, 0]], axis=1).astype(">u8")
-    data = pa.Array.from_buffers(_WIDE, len(found), [None, pa.py_buffer(turned)])
-    return pc.if_else(found.is_valid(), data.cast(pa.binary()), None)
+    data = pa.Array.from_buffers(_WIDE, len(sort_keys), [None, pa.py_buffer(turned)])
+    return pc.if_else(sort_keys.is_valid(), data.cast(pa.binary()), None)
 
 
-def _viewed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _view_as(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_struct(kind) or all(field.nullable for field in kind):
         return values.view(kind)
     # A variant has no nulls inside, but Arrow needs bytes there for a variant that is null.
-    parts = [pc.fill_null(values.field(number), b"") for number in range(kind.num_fields)]
-    return pa.StructArray.from_arrays(parts, fields=list(kind), mask=values.is_null())
+    fields = [pc.fill_null(values.field(number), b"") for number in range(kind.num_fields)]
+    return pa.StructArray.from_arrays(fields, fields=list(kind), mask=values.is_null())
 
 
-def _carried(kind: pa.DataType, decimal: pa.DataType) -> pa.DataType:
+def _carried_type(kind: pa.DataType, decimal: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
-        parts = [pa.field("f0", kind.key_type), pa.field("f1", kind.item_type)]
-        return _carried(pa.list_(pa.struct(parts)), decimal)
+        fields = [pa.field("f0", kind.key_type), pa.field("f1", kind.item_type)]
+        return _carried_type(pa.list_(pa.struct(fields)), decimal)
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _carried(kind.value_type, decimal)))
+        return pa.list_(pa.field("element", _carried_type(kind.value_type, decimal)))
     if pa.types.is_struct(kind):
-        parts = [_carried(field.type, decimal) for field in kind]
-        return pa.struct([pa.field(f"f{number}", part) for number, part in enumerate(parts)])
+        fields = [_carried_type(field.type, decimal) for field in kind]
+        return pa.struct([pa.field(f"f{number}", part) for number, part in enumerate(fields)])
     if pa.types.is_boolean(kind):
         return kind
     if pa.types.is_string(kind) or pa.types.is_binary(kind):

@@ -145,13 +145,13 @@ class SortingTask:
         """Samples the clustering columns of the sources of parts."""
         with self.address.store() as store:
             for number in _numbers(batches):
-                yield _found(self._sampled(store, number))
+                yield _found(self._sample_rows(store, number))
 
     def read(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Reads the rows of the sources of parts, and adds a row with a note about each part."""
         with self.address.store() as store:
             for number in _numbers(batches):
-                yield from self._keyed(store, self.parts[number])
+                yield from self._read_keyed_rows(store, self.parts[number])
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the rows of a partition, and returns the notes."""
@@ -164,7 +164,7 @@ class SortingTask:
                     store,
                     self.work,
                     self.spec,
-                    self._sorted(batches, notes, keys),
+                    self._restore_rows(batches, notes, keys),
                     most_rows=self.most_rows,
                     new_id=self.new_id,
                 )
@@ -187,7 +187,7 @@ class SortingTask:
         """Sums, because the rows come in another order."""
         return "sums" if self.spec.proof == "rows" else "counts"
 
-    def _sampled(self, store: Store, number: int) -> _Sampled:
+    def _sample_rows(self, store: Store, number: int) -> _Sampled:
         tasks = len(self.parts)
         sample = RowSample(
             most_bytes=max(1 << 16, _SAMPLE_BYTES // tasks),
@@ -195,27 +195,27 @@ class SortingTask:
             seed=number,
         )
         sources, files = self.parts[number], self.spec.files
-        part = replace(self.work, sources=self.work.sources[sources.start : sources.stop])
+        sampled_bin = replace(self.work, sources=self.work.sources[sources.start : sources.stop])
         try:
-            for rows in key_columns(store, part, files.layout, self.clustering):
+            for rows in key_columns(store, sampled_bin, files.layout, self.clustering):
                 sample.offer(self.clustering.key_columns(rows))
         except SourceError as error:
             at = sources.start + error.source
             return _Sampled(refused=(at, error.problem, error.damaged))
         reader = DataFileReader(store, files.layout)
-        filters = frozenset[str]().union(*map(reader.bloom_filters, part.sources))
+        filters = frozenset[str]().union(*map(reader.bloom_filters, sampled_bin.sources))
         return _Sampled(part=sample.part(), loses_filters=bool(filters - files.bloom_filters))
 
-    def _keyed(self, store: Store, sources: range) -> Iterator[pa.RecordBatch]:
-        layout, work = self.spec.files.layout, self.work
-        digest = RowsDigest(layout.schema, dict(work.partition_values), self._digest_kind)
+    def _read_keyed_rows(self, store: Store, sources: range) -> Iterator[pa.RecordBatch]:
+        layout, sorted_bin = self.spec.files.layout, self.work
+        digest = RowsDigest(layout.schema, dict(sorted_bin.partition_values), self._digest_kind)
         boxes, refused = SourceBoxes(), None
         reader = DataFileReader(store, layout)
         for source in sources:
             try:
-                for found in source_rows(reader, work, source):
-                    live = found.live()
-                    digest.add(found.batch, found.gone())
+                for rows in source_rows(reader, sorted_bin, source):
+                    live = rows.live()
+                    digest.add(rows.batch, rows.gone())
                     if live.num_rows:
                         yield self._with_keys(source, live, boxes)
             except SourceError as error:
@@ -237,7 +237,7 @@ class SortingTask:
         ranks, keys = self.keys.ranked(columns)
         boxes.add(source, ranks)
         return self._batch(
-            self.rows.sent(rows),
+            self.rows.to_spark(rows),
             keys=keys,
             notes=pa.nulls(rows.num_rows, pa.binary()),
             value=None if self.value_type is None else sortable(columns.column(0)),
@@ -253,7 +253,7 @@ class SortingTask:
             arrays, names = [*arrays, value], [*names, "value"]
         return pa.RecordBatch.from_arrays(arrays, names=names)
 
-    def _sorted(
+    def _restore_rows(
         self, batches: Iterable[pa.RecordBatch], notes: list[bytes], keys: list[int]
     ) -> Iterator[SortedRows]:
         """Yields the rows of data files. Sets apart the notes, and the first key."""
@@ -267,7 +267,7 @@ class SortingTask:
             if not keys:
                 keys.append(batch.column("key")[0].as_py())
             columns = batch.columns[: len(self.spec.files.layout.schema)]
-            yield SortedRows(self.rows.received(columns), self.value_type is not None)
+            yield SortedRows(self.rows.from_spark(columns), self.value_type is not None)
 
 
 class SparkSorting:
@@ -298,7 +298,7 @@ class SparkSorting:
             value_type=_value_type(spec.files.layout.schema, clustering),
             parts=tuple(_parts(file_bin)),
         )
-        sampled: list[_Sampled] = self._collected(task)
+        sampled: list[_Sampled] = self._collect(task)
         _require_sound(sampled)
         if any(each.loses_filters for each in sampled):
             raise LostBloomFilters
@@ -317,7 +317,7 @@ class SparkSorting:
             slots=self._slots(len(cuts) + 1),
             most_rows=int(_SLACK * rows / files) + 1,
         )
-        read, outputs, stored = _results(self._sorted(task))
+        read, outputs, stored = _results(self._sort_bin(task))
         sums, sources = RowSums(), SourceBoxes()
         for each in read:
             sums += each.sums
@@ -338,12 +338,12 @@ class SparkSorting:
             ),
         )
 
-    def _collected(self, task: SortingTask) -> list[_Sampled]:
+    def _collect(self, task: SortingTask) -> list[_Sampled]:
         count = len(task.parts)
         rows = self._spark.range(0, count, 1, count).mapInArrow(task.sample, FOUND).collect()
         return [pickle.loads(row.found) for row in rows]
 
-    def _sorted(self, task: SortingTask) -> list[_Read | _Written]:
+    def _sort_bin(self, task: SortingTask) -> list[_Read | _Written]:
         count = len(task.parts)
         order = ["key"] if task.value_type is None else ["key", "value"]
         rows = (
@@ -376,38 +376,40 @@ def _value_type(schema: pa.Schema, clustering: Clustering) -> pa.DataType | None
     return sortable(columns.column(0)).type
 
 
-def _parts(work: Bin) -> Iterator[range]:
+def _parts(sorted_bin: Bin) -> Iterator[range]:
     """Divides the sources between reading tasks."""
     start = size = 0
-    for number, source in enumerate(work.sources):
+    for number, source in enumerate(sorted_bin.sources):
         size += source.size
         if size >= _READ_BYTES:
             yield range(start, number + 1)
             start, size = number + 1, 0
-    if start < len(work.sources):
-        yield range(start, len(work.sources))
+    if start < len(sorted_bin.sources):
+        yield range(start, len(sorted_bin.sources))
 
 
-def _require_sound(found: Sequence[_Sampled | _Read]) -> None:
-    for each in found:
-        if each.refused is not None:
-            source, problem, damaged = each.refused
+def _require_sound(task_results: Sequence[_Sampled | _Read]) -> None:
+    for task_result in task_results:
+        if task_result.refused is not None:
+            source, problem, damaged = task_result.refused
             raise SourceError(source, problem, damaged=damaged)
 
 
 def _results(
-    found: Sequence[_Read | _Written],
+    task_results: Sequence[_Read | _Written],
 ) -> tuple[list[_Read], tuple[WrittenFile, ...], RowSums]:
     """Returns what was read, the new files in the order of their keys, and their digest."""
-    read = [each for each in found if isinstance(each, _Read)]
+    read = [task_result for task_result in task_results if isinstance(task_result, _Read)]
     _require_sound(read)
-    parts = sorted((e for e in found if isinstance(e, _Written)), key=lambda part: part.least)
+    written = sorted(
+        (e for e in task_results if isinstance(e, _Written)), key=lambda part: part.least
+    )
     sums = RowSums()
-    for part in parts:
+    for part in written:
         if part.problem is not None:
             raise part.problem
         sums += part.sums
-    return read, tuple(output for part in parts for output in part.outputs), sums
+    return read, tuple(output for part in written for output in part.outputs), sums
 
 
 def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:

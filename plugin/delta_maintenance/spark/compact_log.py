@@ -118,10 +118,10 @@ def reconcile_shares(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     """Reconciles rows of `log_shares.SCHEMA`, sorted by label and age, to rows of `SCHEMA`."""
     for _, share in groupby(share_rows(batches), key=lambda row: row.label):
         for piece in _pieces(share):
-            yield pa.RecordBatch.from_arrays([pa.array([_packed(piece)])], schema=_ARROW_SCHEMA)
+            yield pa.RecordBatch.from_arrays([pa.array([_pack(piece)])], schema=_ARROW_SCHEMA)
 
 
-def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
+def unpack(row: bytes) -> RangePiece | DeltaMaintenanceError:
     """Unpacks a row of `SCHEMA`."""
     piece: RangePiece | DeltaMaintenanceError
     with pa.input_stream(pa.py_buffer(row), compression="zstd") as stream:
@@ -129,7 +129,7 @@ def unpacked(row: bytes) -> RangePiece | DeltaMaintenanceError:
     return piece
 
 
-def _packed(piece: RangePiece | DeltaMaintenanceError) -> bytes:
+def _pack(piece: RangePiece | DeltaMaintenanceError) -> bytes:
     # Compressed, because the JVM of the driver holds all pieces of a share, some of them twice.
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
@@ -181,18 +181,18 @@ class SparkRange(SparkEngine):
 
     def write_range(self, commits: Sequence[LogEntry], file: BinaryIO) -> ReconciledRange:
         """See `RangeEngine`."""
-        parts = adjacent_parts(commits, self._log_bytes_per_task)
+        commit_parts = adjacent_parts(commits, self._log_bytes_per_task)
         size = sum(entry.status.size for entry in commits)
         # Writing tasks get about as many bytes as reading tasks.
-        count = min(len(parts), max(1, math.ceil(size / self._log_bytes_per_task)))
+        count = min(len(commit_parts), max(1, math.ceil(size / self._log_bytes_per_task)))
         reading = RangeReading(
             address=self._address,
-            parts=tuple(pickle.dumps(part) for part in parts),
+            parts=tuple(pickle.dumps(commit_part) for commit_part in commit_parts),
             labels=share_labels(self._spark, count),
         )
         writer, content, plain = RangeWriter(file), RangeContent(), True
         errors: list[DeltaMaintenanceError] = []
-        told = 0
+        reported_actions = 0
         for piece in self._pieces(reading):
             if isinstance(piece, DeltaMaintenanceError):
                 errors.append(piece)
@@ -200,9 +200,9 @@ class SparkRange(SparkEngine):
             writer.write(piece.text)
             content.add(piece.content)
             plain &= piece.plain
-            if content.actions >= told + _TOLD_ACTIONS:
-                told = content.actions
-                self._progress("actions", told, None)
+            if content.actions >= reported_actions + _TOLD_ACTIONS:
+                reported_actions = content.actions
+                self._progress("actions", reported_actions, None)
         if errors:
             raise gravest(errors)
         return writer.written(content, plain=plain)
@@ -213,4 +213,4 @@ class SparkRange(SparkEngine):
                 self._spark, reading.read, parts=len(reading.parts), labels=reading.labels
             )
             for row in divided.mapInArrow(reconcile_shares, SCHEMA).toLocalIterator():
-                yield unpacked(row.piece)
+                yield unpack(row.piece)

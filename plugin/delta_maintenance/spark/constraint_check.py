@@ -75,20 +75,22 @@ class RowReading:
             reader = RowReader(store, self.layout)
             for batch in batches:
                 for task in batch.column(0).to_pylist():
-                    first, files = self.tasks[task]
-                    yield from self._rows(reader, first, pa.ipc.open_stream(files).read_all())
+                    first_file, files = self.tasks[task]
+                    yield from self._rows(reader, first_file, pa.ipc.open_stream(files).read_all())
 
-    def _rows(self, reader: RowReader, first: int, files: pa.Table) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, reader: RowReader, first_file: int, files: pa.Table
+    ) -> Iterator[pa.RecordBatch]:
         schema = self.layout.schema
         for number in range(files.num_rows):
             try:
                 for rows in reader.read(files, number):
-                    yield _batch(schema, first + number, None, rows.count, rows.columns)
+                    yield _batch(schema, first_file + number, None, rows.count, rows.columns)
             except DeltaMaintenanceError as error:
                 if error.retryable:
                     raise
                 nulls = [pa.nulls(1, kind) for kind in schema.types]
-                yield _batch(schema, first + number, pickle.dumps(error), 1, nulls)
+                yield _batch(schema, first_file + number, pickle.dumps(error), 1, nulls)
 
 
 class SparkConstraintCheck(SparkEngine):
@@ -109,26 +111,26 @@ class SparkConstraintCheck(SparkEngine):
         self, snapshot: Snapshot, expression: str, *, added_after: int | None
     ) -> CheckedRows:
         """See `ConstraintCheck`."""
-        wanted = needed_columns(self._spark, snapshot, expression)
+        columns = needed_columns(self._spark, snapshot, expression)
         layout = RowLayout.of(
-            snapshot, [item.name for item in wanted], zone=self._zone(snapshot, wanted)
+            snapshot, [item.name for item in columns], zone=self._zone(snapshot, columns)
         )
         total = None if added_after is not None else snapshot.counts.num_files
         while True:
             try:
-                found = CheckedRows()
+                checked_rows = CheckedRows()
                 for files in self._jobs(snapshot, added_after):
-                    found += self._checked(snapshot, expression, layout, files)
-                    self._progress("files", found.files, total)
-                return found
+                    checked_rows += self._check(snapshot, expression, layout, files)
+                    self._progress("files", checked_rows.files, total)
+                return checked_rows
             except UnusableCheckpointError as error:
                 snapshot = snapshot.avoiding(error)
 
-    def _zone(self, snapshot: Snapshot, wanted: tuple[StructField, ...]) -> tzinfo:
+    def _zone(self, snapshot: Snapshot, columns: tuple[StructField, ...]) -> tzinfo:
         """Returns the session's time zone, which Delta Spark applies to zoneless partitions."""
         timestamp = PrimitiveType(name="timestamp")
         partitions = snapshot.metadata.partition_columns
-        if not any(item.name in partitions and item.type == timestamp for item in wanted):
+        if not any(item.name in partitions and item.type == timestamp for item in columns):
             return UTC
         name = str(self._spark.conf.get("spark.sql.session.timeZone"))
         try:
@@ -154,7 +156,7 @@ class SparkConstraintCheck(SparkEngine):
         if waiting.num_rows:
             yield waiting
 
-    def _checked(
+    def _check(
         self, snapshot: Snapshot, expression: str, layout: RowLayout, files: pa.Table
     ) -> CheckedRows:
         files = files.combine_chunks()
@@ -169,7 +171,7 @@ class SparkConstraintCheck(SparkEngine):
             schema.add(item)
         holds = functions.coalesce(functions.expr(expression), functions.lit(False))
         readable = functions.col(_PROBLEM).isNull()
-        found = (
+        counts = (
             self._spark.range(0, count, 1, count)
             .mapInArrow(reading.read, schema)
             # A file that cannot be read has no values to evaluate.
@@ -182,7 +184,7 @@ class SparkConstraintCheck(SparkEngine):
             )
             .collect()
         )
-        checked = pa.Table.from_pylist([row.asDict() for row in found], _CHECKED)
+        checked = pa.Table.from_pylist([row.asDict() for row in counts], _CHECKED)
         _raise_first(checked)
         return _summary(checked, files)
 
@@ -214,27 +216,27 @@ def _tasks(files: pa.Table, bytes_per_task: int) -> Iterator[tuple[int, bytes]]:
     sizes = pc.fill_null(files["size"], 0).to_numpy().astype(np.int64)
     upto = np.cumsum(sizes + _BYTES_TO_OPEN)
     starts = np.flatnonzero(np.diff((upto - 1) // bytes_per_task, prepend=-1))
-    for first, end in zip(starts, [*starts[1:], files.num_rows], strict=True):
+    for first_file, end in zip(starts, [*starts[1:], files.num_rows], strict=True):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, files.schema) as stream:
-            stream.write_table(files.slice(first, end - first))
-        yield int(first), sink.getvalue().to_pybytes()
+            stream.write_table(files.slice(first_file, end - first_file))
+        yield int(first_file), sink.getvalue().to_pybytes()
 
 
-def _raise_first(found: pa.Table) -> None:
-    problems = found["problem"].drop_null()
+def _raise_first(counts: pa.Table) -> None:
+    problems = counts["problem"].drop_null()
     if len(problems):
         error: DeltaMaintenanceError = min(map(pickle.loads, problems.to_pylist()), key=str)
         raise error
 
 
-def _summary(found: pa.Table, files: pa.Table) -> CheckedRows:
-    violating = found.filter(pc.greater(found["violations"], 0))
+def _summary(counts: pa.Table, files: pa.Table) -> CheckedRows:
+    violating = counts.filter(pc.greater(counts["violations"], 0))
     worst = violating.sort_by([("violations", "descending"), (_FILE, "ascending")])
-    shown = worst.slice(0, SHOWN_FILES)
+    worst_files = worst.slice(0, SHOWN_FILES)
     return CheckedRows(
         files=files.num_rows,
-        rows=pc.sum(found["rows"]).as_py() or 0,
+        rows=pc.sum(counts["rows"]).as_py() or 0,
         violations=pc.sum(violating["violations"]).as_py() or 0,
         violating_files=violating.num_rows,
         worst_files=tuple(
@@ -243,7 +245,7 @@ def _summary(found: pa.Table, files: pa.Table) -> CheckedRows:
                 rows=row["rows"],
                 violations=row["violations"],
             )
-            for row in shown.to_pylist()
+            for row in worst_files.to_pylist()
         ),
     )
 
@@ -258,11 +260,11 @@ def needed_columns(
     """
     columns = parse_schema(snapshot.metadata.schema_string or "").fields
     readable = tuple(item for item in columns if _is_readable(item))
-    named = [item for item in columns if _is_named(item.name, expression)]
+    named_columns = [item for item in columns if _is_named(item.name, expression)]
     try:
         _analyse(spark, snapshot, readable, expression)
     except AnalysisException as error:
-        unreadable = [item for item in named if item not in readable]
+        unreadable = [item for item in named_columns if item not in readable]
         if unreadable:
             raise UnsupportedFeatureError(
                 f"the column {unreadable[0].name} is of the type {unreadable[0].type}, which "
@@ -273,13 +275,13 @@ def needed_columns(
             f"{expression!r} cannot be a constraint: {_gist(error)}",
             remedy="give an expression that is true or false of each row by itself",
         ) from None
-    wanted = tuple(item for item in named if item in readable)
+    needed = tuple(item for item in named_columns if item in readable)
     try:
-        _analyse(spark, snapshot, wanted, expression)
+        _analyse(spark, snapshot, needed, expression)
     except AnalysisException:
         # IDENTIFIER can compose a name, which then does not occur in the text.
         return readable
-    return wanted
+    return needed
 
 
 def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkStruct:
@@ -289,8 +291,8 @@ def spark_schema(snapshot: Snapshot, columns: tuple[StructField, ...]) -> SparkS
     """
     names = {item.name for item in columns}
     fields = json.loads(snapshot.metadata.schema_string or "")["fields"]
-    kept = [_without_promises(item) for item in fields if item["name"] in names]
-    schema: SparkStruct = SparkStruct.fromJson({"type": "struct", "fields": kept})
+    table_fields = [_without_promises(item) for item in fields if item["name"] in names]
+    schema: SparkStruct = SparkStruct.fromJson({"type": "struct", "fields": table_fields})
     return schema
 
 
@@ -305,10 +307,10 @@ def _analyse(
     `IN` and `EXISTS`, which a sort does not.
     """
     rows = spark.createDataFrame([], spark_schema(snapshot, columns))
-    other = spark.range(0).toDF(f"{MARK}_id")
+    empty_rows = spark.range(0).toDF(f"{MARK}_id")
     alone = f"forall(array(0), {MARK}_item -> ({expression}\n))"
     _require_sound(rows.where(functions.expr(expression)))
-    _require_sound(rows.join(other, functions.expr(expression), "left_semi"))
+    _require_sound(rows.join(empty_rows, functions.expr(expression), "left_semi"))
     _require_sound(rows.where(functions.expr(alone)))
     _require_sound(rows.sort(functions.expr(expression)))
 
@@ -340,15 +342,18 @@ def _without_promises(value: Any) -> Any:
         return [_without_promises(item) for item in value]
     if not isinstance(value, dict):
         return value
-    kept = {
+    plain_field = {
         name: True if name in _PROMISES else _without_promises(item)
         for name, item in value.items()
         if name != "metadata"
     }
     if "name" in value:
         collations = (value.get("metadata") or {}).get(_COLLATIONS)
-        kept |= {"nullable": True, "metadata": {_COLLATIONS: collations} if collations else {}}
-    return kept
+        plain_field |= {
+            "nullable": True,
+            "metadata": {_COLLATIONS: collations} if collations else {},
+        }
+    return plain_field
 
 
 _PROMISES = ("nullable", "containsNull", "valueContainsNull")

@@ -133,14 +133,14 @@ class SparkContents(SparkEngine):
         compared = [name for name in _COMPARED if name in present.column_names]
         footers = present.select([*_FOOTERS, *(compared if statistics is not None else ())])
         for done, files in self._rounds(footers):
-            parts = in_parts(files, self._files_per_task)
-            findings.extend(self._found(parts, reading.footers))
+            file_parts = in_parts(files, self._files_per_task)
+            findings.extend(self._found(file_parts, reading.footers))
             _tell(progress, "footers", done, footers.num_rows)
         vectors = with_vectors(adds).select(_VECTORS)
         for done, rows in self._rounds(vectors):
             # A file with several vectors is read by one task.
-            parts = by_key(_with_file(rows), "file", self._files_per_task)
-            findings.extend(self._found(parts, reading.vectors))
+            file_parts = by_key(_with_file(rows), "file", self._files_per_task)
+            findings.extend(self._found(file_parts, reading.vectors))
             _tell(progress, "deletion vectors", done, vectors.num_rows)
 
     def row_ids(self, layout: DataFileLayout) -> SparkRowIds:
@@ -157,13 +157,13 @@ class SparkContents(SparkEngine):
 
     def _rounds(self, files: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Yields groups of files, each with the number of files so far."""
-        for first in range(0, files.num_rows, self._files_per_round):
-            part = files.slice(first, self._files_per_round)
-            yield first + part.num_rows, part
+        for start in range(0, files.num_rows, self._files_per_round):
+            round_files = files.slice(start, self._files_per_round)
+            yield start + round_files.num_rows, round_files
 
-    def _found(self, parts: Sequence[pa.Table], read: Read) -> pa.Table:
-        found = gather(self._spark, parts, read, schema=FINDINGS)
-        return found.sort_by([("path", "ascending"), ("problem", "ascending")])
+    def _found(self, file_parts: Sequence[pa.Table], read: Read) -> pa.Table:
+        findings = gather(self._spark, file_parts, read, schema=FINDINGS)
+        return findings.sort_by([("path", "ascending"), ("problem", "ascending")])
 
 
 class SparkRowIds:
@@ -190,17 +190,21 @@ class SparkRowIds:
         )
         # Each task reads files from the whole round, in order. If a task stops early, the other
         # tasks have read about as many files.
-        parts = in_turn(files, tasks)
-        return gather(self._spark, parts, replace(self._task, reading=reading).read, schema=PARTS)
+        file_parts = in_turn(files, tasks)
+        return gather(
+            self._spark, file_parts, replace(self._task, reading=reading).read, schema=PARTS
+        )
 
 
 def _with_file(rows: pa.Table) -> pa.Table:
     """Adds the column `file`, which has one value for all vectors in the same file."""
     vectors = rows["deletionVector"]
-    kind, name = (pc.struct_field(vectors, part) for part in ("storageType", "pathOrInlineDv"))
+    kind, name = (
+        pc.struct_field(vectors, field_name) for field_name in ("storageType", "pathOrInlineDv")
+    )
     return rows.append_column("file", pc.binary_join_element_wise(kind, name, ""))
 
 
-def _tell(progress: Progress | None, what: str, done: int, total: int) -> None:
+def _tell(progress: Progress | None, stage: str, done: int, total: int) -> None:
     if progress is not None:
-        progress(what, done, total)
+        progress(stage, done, total)

@@ -53,7 +53,7 @@ from delta_maintenance.table_names import remember_name, table_text
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one job and returns its exit status."""
-    parsed = _parsed(arguments)
+    parsed = _parse(arguments)
     storage_options: Mapping[str, str] = {}
     try:
         spec = read_spec(parsed.spec)
@@ -115,9 +115,9 @@ def report_of(spec: JobSpec, spark: SparkSession) -> JobReport:
     name = spec.catalog_name or str(at.absolute())
     with recorded(record, deliver, name=lambda: name, plans=spec.plan_only) as row:
         try:
-            require_spark(pyspark.__version__, found="the package pyspark of the driver")
+            require_spark(pyspark.__version__, origin="the package pyspark of the driver")
             if is_connected(spark):
-                require_spark(spark.version, found="the Spark Connect server")
+                require_spark(spark.version, origin="the Spark Connect server")
             with LoggedProgress(_Output()) as progress:
                 row.document = _run(spec, spark, progress, row)
         finally:
@@ -229,12 +229,12 @@ def _say(line: str) -> None:
     print(f"{OWN_LINE}{redact(line)}", flush=True)
 
 
-def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
-    parsed, others = parser.parse_known_args(arguments)
+    parsed, unknown_words = parser.parse_known_args(arguments)
     # Glue adds its own arguments, and those by which it was told of the code.
-    if others and "--JOB_RUN_ID" not in others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    if unknown_words and "--JOB_RUN_ID" not in unknown_words:
+        parser.error(f"unrecognized arguments: {' '.join(unknown_words)}")
     return parsed
 
 

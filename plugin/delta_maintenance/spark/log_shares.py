@@ -159,14 +159,14 @@ class LogReading:
         except FileNotFoundError as error:
             yield from self._notices(gone(error), number)
 
-    def _files(self, store: Store, part: LogPart) -> Iterator[ActiveFiles]:
+    def _files(self, store: Store, log_part: LogPart) -> Iterator[ActiveFiles]:
         keys = MapKeys(partition_columns=self.partition_columns)
-        if isinstance(part, CheckpointPart):
-            for batch in read_part(store, part, keys=keys, fields=self.fields):
+        if isinstance(log_part, CheckpointPart):
+            for batch in read_part(store, log_part, keys=keys, fields=self.fields):
                 yield ActiveFiles(batch.adds, batch.removes)
         else:
             # Do not send actions that a later action of the same part supersedes.
-            batches = LogTail(store, part).batches(keys=keys, fields=self.fields)
+            batches = LogTail(store, log_part).batches(keys=keys, fields=self.fields)
             yield from active_in_tail(batches, FileReplay())
 
     def _shares(self, batch: pa.Table, kind: str, number: int) -> Iterator[ShareRow]:
@@ -280,20 +280,20 @@ def adjacent_parts(
     entries: Sequence[LogEntry], log_bytes_per_task: int
 ) -> list[tuple[LogEntry, ...]]:
     """Divides files into parts of adjacent files by ascending version, the newest part first."""
-    parts: list[tuple[LogEntry, ...]] = []
+    commit_parts: list[tuple[LogEntry, ...]] = []
     together: list[LogEntry] = []
     size = 0
     for entry in reversed(entries):
         if together and (
             size + entry.status.size > log_bytes_per_task or len(together) == _LOG_FILES_PER_TASK
         ):
-            parts.append(tuple(reversed(together)))
+            commit_parts.append(tuple(reversed(together)))
             together, size = [], 0
         together.append(entry)
         size += entry.status.size
     if together:
-        parts.append(tuple(reversed(together)))
-    return parts
+        commit_parts.append(tuple(reversed(together)))
+    return commit_parts
 
 
 def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
@@ -305,8 +305,8 @@ def share_labels(spark: SparkSession, shares: int) -> tuple[int, ...]:
         return (0,)
     task = functions.expr(f"pmod(hash(label), {shares})")
     numbers = spark.range(0, shares * _LABELS_TRIED, 1, 1).selectExpr("int(id) AS label")
-    found = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
-    labels = [row.label for row in found]
+    label_rows = numbers.groupBy(task).agg(functions.min("label").alias("label")).collect()
+    labels = [row.label for row in label_rows]
     return (*labels, *range(-1, len(labels) - shares - 1, -1))
 
 
@@ -343,37 +343,37 @@ def gather(
         return schema.empty_table()
     labels = share_labels(spark, len(parts))
     rows = [
-        (label, number, to_payload(part))
-        for number, (label, part) in enumerate(zip(labels, parts, strict=True))
+        (label, number, to_payload(part_rows))
+        for number, (label, part_rows) in enumerate(zip(labels, parts, strict=True))
     ]
-    found = (
+    result_rows = (
         spark.createDataFrame(rows, PART_SCHEMA)
         .repartition(len(parts), "label")
         .mapInArrow(PartTask(read).run, PART_SCHEMA)
         .collect()
     )
     # The sort is stable, so that the batches of a part keep their order.
-    found.sort(key=attrgetter("part"))
-    tables = (pa.ipc.open_stream(row.payload).read_all() for row in found)
+    result_rows.sort(key=attrgetter("part"))
+    tables = (pa.ipc.open_stream(row.payload).read_all() for row in result_rows)
     return pa.concat_tables([schema.empty_table(), *tables])
 
 
-def in_parts(rows: pa.Table, most: int) -> list[pa.Table]:
+def in_parts(rows: pa.Table, max_rows: int) -> list[pa.Table]:
     """Divides rows into parts of adjacent rows, none of which is longer than `most`."""
-    return [rows.slice(first, most) for first in range(0, rows.num_rows, most)]
+    return [rows.slice(start, max_rows) for start in range(0, rows.num_rows, max_rows)]
 
 
-def in_turn(rows: pa.Table, parts: int) -> list[pa.Table]:
+def in_turn(rows: pa.Table, part_count: int) -> list[pa.Table]:
     """Divides rows into parts that each have rows from everywhere, in their order."""
-    return [rows.take(np.arange(first, rows.num_rows, parts)) for first in range(parts)]
+    return [rows.take(np.arange(start, rows.num_rows, part_count)) for start in range(part_count)]
 
 
-def by_key(rows: pa.Table, key: str, most: int) -> list[pa.Table]:
+def by_key(rows: pa.Table, key: str, max_rows: int) -> list[pa.Table]:
     """Divides rows into sorted parts of about `most` rows; one part has all rows with a key."""
     rows = rows.sort_by(key)
     keys = rows[key].combine_chunks().dictionary_encode().indices.to_numpy()
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
-    starts = firsts[np.flatnonzero(np.diff(firsts // most, prepend=-1))]
+    starts = firsts[np.flatnonzero(np.diff(firsts // max_rows, prepend=-1))]
     cuts = pairwise([*starts, rows.num_rows])
     return [rows.slice(start, end - start) for start, end in cuts]
 
@@ -387,12 +387,12 @@ class PartTask:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Converts rows of `PART_SCHEMA` to rows with what was found, one per batch."""
         for batch in batches:
-            label, part, payload = batch.columns
+            label, part_number, payload = batch.columns
             for row in range(batch.num_rows):
                 stream = pa.ipc.open_stream(payload[row].as_buffer())
-                for found in self.read(stream.read_all().to_batches()):
-                    content = pa.array([to_payload(pa.table(found))], pa.binary())
+                for result in self.read(stream.read_all().to_batches()):
+                    content = pa.array([to_payload(pa.table(result))], pa.binary())
                     yield pa.RecordBatch.from_arrays(
-                        [label.slice(row, 1), part.slice(row, 1), content],
+                        [label.slice(row, 1), part_number.slice(row, 1), content],
                         names=["label", "part", "payload"],
                     )

@@ -89,10 +89,10 @@ class BinTask:
             # Spark waits until the only row of the input is read.
             pass
         with self.address.store() as store:
-            for work in self.bins:
-                outcome = rewritten(store, work, self.spec, new_id=self.new_id)
+            for source_bin in self.bins:
+                outcome = rewritten(store, source_bin, self.spec, new_id=self.new_id)
                 yield pa.RecordBatch.from_arrays(
-                    [pa.array([work.number]), pa.array([pickle.dumps(outcome)], pa.binary())],
+                    [pa.array([source_bin.number]), pa.array([pickle.dumps(outcome)], pa.binary())],
                     names=["number", "outcome"],
                 )
 
@@ -148,17 +148,17 @@ class _Run:
         with ThreadPoolExecutor(_MOST_TASKS) as pool:
             try:
                 while True:
-                    most = min(workers or self._jobs_at_once(), _MOST_TASKS)
-                    while len(running) < most:
+                    max_jobs = min(workers or self._jobs_at_once(), _MOST_TASKS)
+                    while len(running) < max_jobs:
                         bins, is_second = self._next()
                         if not bins:
                             break
-                        running[self._submitted(pool, bins, is_second)] = bins, is_second
+                        running[self._submit(pool, bins, is_second)] = bins, is_second
                     if not running:
                         return
                     done, _ = wait(running, return_when=FIRST_COMPLETED)
                     for future in done:
-                        yield from self._completed(future, *running.pop(future))
+                        yield from self._end_job(future, *running.pop(future))
             finally:
                 self._ended = True
                 if running:
@@ -181,7 +181,7 @@ class _Run:
             return (), False
         return next(self._upcoming, ()), False
 
-    def _submitted(
+    def _submit(
         self, pool: ThreadPoolExecutor, bins: tuple[Bin, ...], is_second: bool
     ) -> Future[list[BinOutcome]]:
         try:
@@ -197,28 +197,30 @@ class _Run:
     def _job(self, bins: tuple[Bin, ...], is_second: bool) -> list[BinOutcome]:
         add_tag(self._spark, self._tag)
         if len(bins) == 1 and not is_second and self._is_sorted_by_many(bins[0]):
-            return self._sorted(bins[0])
+            return self._sort_bin(bins[0])
         if self._ended:
             return []
         task = replace(self._task, bins=bins)
         rows = self._spark.range(0, 1, 1, 1).mapInArrow(task.run, SCHEMA).collect()
         return [pickle.loads(row.outcome) for row in rows]
 
-    def _is_sorted_by_many(self, work: Bin) -> bool:
-        size = sum(source.size for source in work.sources)
+    def _is_sorted_by_many(self, source_bin: Bin) -> bool:
+        size = sum(source.size for source in source_bin.sources)
         return self._task.spec.clustering is not None and size >= self._sorted_bytes
 
-    def _sorted(self, work: Bin) -> list[BinOutcome]:
+    def _sort_bin(self, source_bin: Bin) -> list[BinOutcome]:
         """Rewrites a bin of which Spark sorts the rows. After a failure, one task rewrites it."""
         task, address = self._task, self._task.address
         clustered = SparkSorting(self._spark, address)
         with self._sorting, address.store() as store:
             if self._ended:
                 return []
-            found = rewritten(store, work, task.spec, new_id=task.new_id, clustered=clustered)
-            return [replace(found, retryable=found.failure is not None)]
+            outcome = rewritten(
+                store, source_bin, task.spec, new_id=task.new_id, clustered=clustered
+            )
+            return [replace(outcome, retryable=outcome.failure is not None)]
 
-    def _completed(
+    def _end_job(
         self, future: Future[list[BinOutcome]], bins: tuple[Bin, ...], is_second: bool
     ) -> Iterator[BinOutcome]:
         """Yields the outcomes of a job, except those of the bins that will be retried."""
@@ -228,8 +230,8 @@ class _Run:
             outcomes = future.result()
         else:
             self._failures += 1
-            outcomes = [_lost(work, error) for work in bins]
-        by_number = {work.number: work for work in bins}
+            outcomes = [_lost(source_bin, error) for source_bin in bins]
+        by_number = {source_bin.number: source_bin for source_bin in bins}
         for outcome in outcomes:
             if outcome.retryable and not is_second:
                 self._again.append((by_number[outcome.number], outcome))
@@ -248,13 +250,13 @@ def groups(bins: Iterable[Bin], bytes_per_task: int) -> Iterator[tuple[Bin, ...]
     """
     group: list[Bin] = []
     size = 0
-    for work in bins:
-        own = sum(source.size + _BYTES_TO_OPEN for source in work.sources)
-        if group and size + own > bytes_per_task:
+    for source_bin in bins:
+        cost = sum(source.size + _BYTES_TO_OPEN for source in source_bin.sources)
+        if group and size + cost > bytes_per_task:
             yield tuple(group)
             group, size = [], 0
-        group.append(work)
-        size += own
+        group.append(source_bin)
+        size += cost
     if group:
         yield tuple(group)
 
@@ -265,11 +267,11 @@ def _cores_of_server(spark: SparkSession) -> int:
     return int(numbers.agg(functions.max("number")).collect()[0][0]) + 1
 
 
-def _lost(work: Bin, error: BaseException) -> BinOutcome:
+def _lost(source_bin: Bin, error: BaseException) -> BinOutcome:
     """Returns the outcome of a bin whose job failed, with Spark's message on the last attempt."""
     text = str(error).rpartition("most recent failure: ")[2]
-    why = message_line(_STACK.split(text, maxsplit=1)[0], _MOST_PROBLEM)
-    problem = f"no executor completed the task: {why or type(error).__name__}"
+    message = message_line(_STACK.split(text, maxsplit=1)[0], _MOST_PROBLEM)
+    problem = f"no executor completed the task: {message or type(error).__name__}"
     remedy = remedy_without_pandas(str(error))
     problem = problem if remedy is None else f"{problem}; {remedy}"
-    return BinOutcome(number=work.number, failure="failed", problem=problem, retryable=True)
+    return BinOutcome(number=source_bin.number, failure="failed", problem=problem, retryable=True)

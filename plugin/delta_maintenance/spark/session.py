@@ -96,25 +96,25 @@ def executor_options(
     from delta_maintenance.storage.s3.client import S3Options
 
     # Executors renew vended credentials themselves, with the credentials of the catalog.
-    reference, given = referred(address, storage_options, environment)
+    reference, executor_storage = referred(address, storage_options, environment)
     refers = _name_of(address) if reference is None else reference.options()
     vends = reference is not None and reference.vends
-    options = parse_options(address, given, None if vends else environment)
+    options = parse_options(address, executor_storage, None if vends else environment)
     if options is None:
-        return given | refers
+        return executor_storage | refers
     if not isinstance(options, S3Options):
         # Their environment variables are also valid option names.
         secrets = {name: value for name, value in options.secrets().items() if value is not None}
         return options.public() | secrets | refers
     if not (options.has_credentials or vends) and all(environment.get(name) for name in _KEY):
         names = (*_KEY, _TOKEN)
-        given |= {name: environment[name] for name in names if environment.get(name)}
+        executor_storage |= {name: environment[name] for name in names if environment.get(name)}
     if options.endpoint_url is None and environment.get("AWS_ENDPOINT_URL"):
-        given["AWS_ENDPOINT_URL"] = environment["AWS_ENDPOINT_URL"]
+        executor_storage["AWS_ENDPOINT_URL"] = environment["AWS_ENDPOINT_URL"]
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
     if options.region is None and region:
-        given["AWS_REGION"] = region
-    return given | refers
+        executor_storage["AWS_REGION"] = region
+    return executor_storage | refers
 
 
 class SparkEngine:

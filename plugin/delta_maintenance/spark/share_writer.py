@@ -78,7 +78,7 @@ class ShareWriting:
         that Spark retries the task.
         """
         for _, share in groupby(share_rows(batches), key=lambda row: row.label):
-            yield from in_batches(self._replayed(share))
+            yield from in_batches(self._replay(share))
 
     def write_passed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the actions that `write` passed on, sorted by label and age.
@@ -86,9 +86,9 @@ class ShareWriting:
         Yields one more report per label.
         """
         for _, share in groupby(share_rows(batches), key=lambda row: row.label):
-            yield from in_batches(self._passed(share))
+            yield from in_batches(self._pass_on(share))
 
-    def _replayed(self, share: Iterator[ShareRow]) -> Iterator[ShareRow]:
+    def _replay(self, share: Iterator[ShareRow]) -> Iterator[ShareRow]:
         spec = self.spec
         try:
             for is_notice, rows in groupby(share, key=lambda row: row.is_notice):
@@ -105,7 +105,7 @@ class ShareWriting:
         except (DeltaMaintenanceError, UnknownFieldsError) as error:
             yield self._failure(error)
 
-    def _passed(self, share: Iterator[ShareRow]) -> Iterator[ShareRow]:
+    def _pass_on(self, share: Iterator[ShareRow]) -> Iterator[ShareRow]:
         spec = self.spec
         for kind, rows in groupby(share, key=lambda row: row.kind):
             if kind == "report":

@@ -95,21 +95,21 @@ class TailSearch:
         yield from _told(batches, self.address, self._first_actions)
 
     def _first_actions(self, store: Store, number: int) -> _Rows:
-        first = FirstActions()
-        for _ in first.watching(self._batches(store, number)):
+        first_actions = FirstActions()
+        for _ in first_actions.watching(self._batches(store, number)):
             pass
-        hashes, is_remove = first.oldest()
+        hashes, is_remove = first_actions.oldest()
         yield _rows((2 * number + is_remove).astype(np.int32), hashes)
 
     def _found(self, store: Store, number: int) -> _Rows:
         locations, adds, tombstones = self._read(store, number)
-        named = [
+        named_files = [
             sidecar
             for sidecar, path, summary in self.filtered
             # If the filter gives no answer, the sidecar is assumed to contain one of the files.
             if may_name(store, path, summary, locations) is not False
         ]
-        yield _rows(np.array(named, np.int32))
+        yield _rows(np.array(named_files, np.int32))
         yield _payload(_NO_SIDECAR, (adds, tombstones))
 
     def _locations(self, store: Store, number: int) -> _Rows:
@@ -156,9 +156,9 @@ class SidecarReading:
         """Converts positions to the hashes of the keys of logical files."""
         yield from _told(batches, self.address, self._keys)
 
-    def expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
+    def find_expired(self, batches: Iterable[pa.RecordBatch]) -> _Rows:
         """Converts positions to the numbers of adds, tombstones and expired tombstones."""
-        yield from _told(batches, self.address, self._expired)
+        yield from _told(batches, self.address, self._find_expired)
 
     def _summary(self, store: Store, at: int) -> _Rows:
         contents = SummaryBuilder()
@@ -177,15 +177,15 @@ class SidecarReading:
             for hashes in (key_hashes(batch.adds), key_hashes(batch.removes)):
                 yield _rows(np.full(len(hashes), self.sidecars[at][0], np.int32), hashes)
 
-    def _expired(self, store: Store, at: int) -> _Rows:
+    def _find_expired(self, store: Store, at: int) -> _Rows:
         assert self.deleted_after_ms is not None
         limit = self.deleted_after_ms
         yield _payload(self.sidecars[at][0], totals_of(self._batches(store, at), limit))
 
     def _batches(self, store: Store, at: int) -> Iterator[FileActionBatch]:
-        for part in self.sidecars[at][1]:
+        for sidecar_part in self.sidecars[at][1]:
             keys = MapKeys(partition_columns=frozenset())
-            yield from read_part(store, part, keys=keys, fields=SUMMARISED)
+            yield from read_part(store, sidecar_part, keys=keys, fields=SUMMARISED)
 
 
 def survey_on_spark(
@@ -206,7 +206,7 @@ def survey_on_spark(
     summaries = [stated_summary(sidecar) for sidecar in base.sidecars]
     search = TailSearch(
         address=address,
-        parts=tuple(pickle.dumps(part) for part in tail),
+        parts=tuple(pickle.dumps(tail_part) for tail_part in tail),
         filtered=tuple(
             (number, base.sidecar_paths[number], summary)
             for number, summary in enumerate(summaries)
@@ -215,7 +215,7 @@ def survey_on_spark(
     )
     hits = _tasks(spark, len(tail)).mapInArrow(search.find, SCHEMA)
     counts = _payloads(hits)
-    named = _numbers(hits)
+    named_sidecars = _numbers(hits)
     bare = set(range(len(summaries))) - {number for number, _, _ in search.filtered}
     if bare:
         reading = _reading(base, sorted(bare), address)
@@ -224,24 +224,31 @@ def survey_on_spark(
             summaries[number] = summary
         theirs = tasks.mapInArrow(reading.locations, SCHEMA).select("number", "hash")
         ours = _tasks(spark, len(tail)).mapInArrow(search.locations, SCHEMA).select("hash")
-        named |= _numbers(theirs.join(ours.distinct(), "hash"))
-    found = [
-        SearchedSidecar(sidecar, path, summary, number in named)
+        named_sidecars |= _numbers(theirs.join(ours.distinct(), "hash"))
+    affected_sidecars = [
+        SearchedSidecar(sidecar, path, summary, number in named_sidecars)
         for number, (sidecar, path, summary) in enumerate(
             zip(base.sidecars, base.sidecar_paths, summaries, strict=True)
         )
         if summary is not None
     ]
-    old = {base.sidecar_paths.index(each.path): each for each in with_expired(found, spec)}
+    expiring = {
+        base.sidecar_paths.index(each.path): each for each in with_expired(affected_sidecars, spec)
+    }
     expired = {}
-    if old:
-        numbers = sorted(old)
+    if expiring:
+        numbers = sorted(expiring)
         reading = _reading(base, numbers, address, deleted_after_ms=spec.deleted_after_ms)
-        told = _payloads(_tasks(spark, len(old)).mapInArrow(reading.expired, SCHEMA))
-        expired = {old[at].path: require_expired(old[at], *totals) for at, totals in told}
+        expired_payloads = _payloads(
+            _tasks(spark, len(expiring)).mapInArrow(reading.find_expired, SCHEMA)
+        )
+        expired = {
+            expiring[at].path: require_expired(expiring[at], *totals)
+            for at, totals in expired_payloads
+        }
     return surveyed(
         base,
-        found,
+        affected_sidecars,
         spec,
         expired=expired,
         adds=sum(adds for _, (adds, _) in counts),
@@ -262,18 +269,20 @@ def require_rewritten(
     that their own commits remove. Raises `CorruptTableError` if a sidecar differs from its tags,
     and `NotReusableError` if a file that the commits remove is in none of these sidecars.
     """
-    base, rewritten = reuse.base, {each.path: each for each in reuse.rewritten}
+    base, rewritten = reuse.base, {sidecar.path: sidecar for sidecar in reuse.rewritten}
     reading = _reading(base, [base.sidecar_paths.index(path) for path in rewritten], address)
     tasks = _tasks(spark, len(rewritten))
     for number, summary in _payloads(tasks.mapInArrow(reading.summaries, SCHEMA)):
         path = base.sidecar_paths[number]
         if summary.tally != rewritten[path].found.summary.tally:
             raise contradicted_tags(path)
-    parts = tuple(pickle.dumps(part) for part in commits)
-    search = TailSearch(address=address, parts=parts, filtered=())
-    first = _tasks(spark, len(parts)).mapInArrow(search.first_actions, SCHEMA)
+    commit_parts = tuple(pickle.dumps(commit_part) for commit_part in commits)
+    search = TailSearch(address=address, parts=commit_parts, filtered=())
+    first_actions = _tasks(spark, len(commit_parts)).mapInArrow(search.first_actions, SCHEMA)
     oldest = functions.max("number").alias("number"), functions.max("payload").alias("payload")
-    removed = first.groupBy("hash").agg(*oldest).where("number % 2 = 1 OR payload IS NOT NULL")
+    removed = (
+        first_actions.groupBy("hash").agg(*oldest).where("number % 2 = 1 OR payload IS NOT NULL")
+    )
     theirs = tasks.mapInArrow(reading.keys, SCHEMA).select("hash")
     missing = 0
     for row in removed.join(theirs, "hash", "left_anti").groupBy("payload").count().collect():
@@ -291,10 +300,10 @@ def _reading(
     deleted_after_ms: int | None = None,
 ) -> SidecarReading:
     paths = [base.sidecar_paths[number] for number in numbers]
-    parts = [tuple(base.parts(_WHOLE, only={path})) for path in paths]
+    sidecar_parts = [tuple(base.parts(_WHOLE, only={path})) for path in paths]
     return SidecarReading(
         address=address,
-        sidecars=tuple(zip(numbers, parts, strict=True)),
+        sidecars=tuple(zip(numbers, sidecar_parts, strict=True)),
         deleted_after_ms=deleted_after_ms,
     )
 
@@ -304,18 +313,18 @@ def _tasks(spark: SparkSession, count: int) -> DataFrame:
 
 
 def _numbers(rows: DataFrame) -> set[int]:
-    found = rows.where("number >= 0 AND hash IS NOT NULL").select("number").distinct()
-    return {row.number for row in found.collect()}
+    numbers = rows.where("number >= 0 AND hash IS NOT NULL").select("number").distinct()
+    return {row.number for row in numbers.collect()}
 
 
 def _payloads(rows: DataFrame) -> list[tuple[int, Any]]:
     """Returns the payloads of all tasks; raises the error of a task."""
-    found = rows.where("payload IS NOT NULL").select("number", "payload").collect()
-    told = [(row.number, pickle.loads(row.payload)) for row in found]
-    errors = [value for _, value in told if isinstance(value, DeltaMaintenanceError)]
+    payload_rows = rows.where("payload IS NOT NULL").select("number", "payload").collect()
+    payloads = [(row.number, pickle.loads(row.payload)) for row in payload_rows]
+    errors = [value for _, value in payloads if isinstance(value, DeltaMaintenanceError)]
     if errors:
         raise gravest(errors)
-    return told
+    return payloads
 
 
 def _told(
@@ -343,8 +352,8 @@ def _told(
 
 def _rows(numbers: npt.NDArray[np.int32], hashes: Hashes | None = None) -> pa.RecordBatch:
     count = len(numbers)
-    told = np.zeros(count, np.int64) if hashes is None else hashes.view(np.int64)
-    columns = [pa.array(numbers), pa.array(told), pa.nulls(count, pa.binary())]
+    hash_column = np.zeros(count, np.int64) if hashes is None else hashes.view(np.int64)
+    columns = [pa.array(numbers), pa.array(hash_column), pa.nulls(count, pa.binary())]
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
 
 

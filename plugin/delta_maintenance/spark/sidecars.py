@@ -88,15 +88,15 @@ class SparkSidecars(SparkEngine):
         parts, tail = log_parts(
             snapshot,
             log_bytes_per_task=self._log_bytes_per_task,
-            only=None if reuse is None else {each.path for each in reuse.rewritten},
+            only=None if reuse is None else {sidecar.path for sidecar in reuse.rewritten},
         )
         if not parts:
-            return _completed(SidecarSet(reports=(), expired_tombstones=0), reuse)
+            return _add_reused(SidecarSet(reports=(), expired_tombstones=0), reuse)
         division = _division(snapshot, spec, reuse)
         labels = share_labels(self._spark, division.shares)
         reading = LogReading(
             address=self._address,
-            parts=tuple(pickle.dumps(part) for part in parts),
+            parts=tuple(pickle.dumps(log_part) for log_part in parts),
             labels=labels,
             partition_columns=frozenset(snapshot.log.physical_partition_columns),
             layout=spec.layout,
@@ -112,9 +112,9 @@ class SparkSidecars(SparkEngine):
         )
         self._progress(f"sidecars, of {len(parts)} parts of the log", 0, len(labels))
         reports = self._run(reading, writing)
-        written = _settled(reports, snapshot.log.store)
+        written = _unite_reports(reports, snapshot.log.store)
         self._progress("sidecars", len(written.reports), len(written.reports))
-        return _completed(written, reuse)
+        return _add_reused(written, reuse)
 
     def _run(self, reading: LogReading, writing: ShareWriting) -> list[Report]:
         with small_batches(self._spark):
@@ -126,7 +126,7 @@ class SparkSidecars(SparkEngine):
             return [pickle.loads(row.payload) for row in rows.collect()]
 
 
-def _completed(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
+def _add_reused(written: SidecarSet, reuse: ReuseSurvey | None) -> SidecarSet:
     """Adds the sidecars that are taken over, and the tombstones of omitted sidecars."""
     if reuse is None:
         return written
@@ -154,7 +154,7 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
     adds, in_tail = _actions_in_tail(snapshot)
     removes = in_tail
     if snapshot.log.checkpoint is not None:
-        only = None if reuse is None else {each.path for each in reuse.rewritten}
+        only = None if reuse is None else {sidecar.path for sidecar in reuse.rewritten}
         more_adds, more_removes = snapshot.log.checkpoint.action_counts(only=only)
         adds, removes = adds + more_adds, removes + more_removes
     # A remove in the tail usually supersedes an add; one in the checkpoint has no add.
@@ -198,11 +198,11 @@ def _needed_times(snapshot: Snapshot, spec: CheckpointSpec) -> dict[int, int]:
     return {version: time for version, time in commit_times(snapshot).items() if time > limit}
 
 
-def _settled(reports: Sequence[Report], store: Store) -> SidecarSet:
+def _unite_reports(reports: Sequence[Report], store: Store) -> SidecarSet:
     sets = [report for report in reports if isinstance(report, SidecarSet)]
     written = SidecarSet(
-        reports=tuple(report for one in sets for report in one.reports),
-        expired_tombstones=sum(one.expired_tombstones for one in sets),
+        reports=tuple(report for sidecar_set in sets for report in sidecar_set.reports),
+        expired_tombstones=sum(sidecar_set.expired_tombstones for sidecar_set in sets),
     )
     if len(sets) == len(reports):
         return written

@@ -45,10 +45,10 @@ class StatisticsTask:
         """
         with self.address.store() as store:
             for batch in batches:
-                files = [pickle.loads(work) for work in batch.column(0).to_pylist()]
+                files = [pickle.loads(pickled_work) for pickled_work in batch.column(0).to_pylist()]
                 # A task has one core.
-                found = self.reading.read(store, files, decode=self.decode, workers=1)
-                yield from _works(found).to_batches()
+                read_files = self.reading.read(store, files, decode=self.decode, workers=1)
+                yield from _works(read_files).to_batches()
 
 
 class SparkStatistics(SparkEngine):
@@ -72,15 +72,17 @@ class SparkStatistics(SparkEngine):
         if not files:
             return []
         task = StatisticsTask(address=self._address, reading=reading, decode=decode)
-        size = sum(work.file.size for work in files) if decode else 0
+        size = sum(file_work.file.size for file_work in files) if decode else 0
         tasks = max(-(-len(files) // self._files_per_task), size // _BYTES_PER_TASK)
-        parts = in_turn(_works(files), min(tasks, len(files)))
-        found = gather(self._spark, parts, task.read, schema=_WORKS)
-        return map(pickle.loads, found["work"].to_pylist())
+        file_parts = in_turn(_works(files), min(tasks, len(files)))
+        read_files = gather(self._spark, file_parts, task.read, schema=_WORKS)
+        return map(pickle.loads, read_files["work"].to_pylist())
 
 
 def _works(files: Iterable[FileWork]) -> pa.Table:
-    return pa.table([pa.array([pickle.dumps(work) for work in files], pa.binary())], schema=_WORKS)
+    return pa.table(
+        [pa.array([pickle.dumps(file_work) for file_work in files], pa.binary())], schema=_WORKS
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +98,15 @@ class FooterReading:
         """
         with self.address.store() as store:
             for batch in batches:
-                found = count_rows(store, batch.column(0))
+                row_counts = count_rows(store, batch.column(0))
                 nothing = pa.nulls(batch.num_rows, pa.string())
-                problems = pa.array(found.problems, pa.string())
-                told = pc.replace_with_mask(nothing, pc.is_null(found.counts), problems)
-                yield pa.RecordBatch.from_arrays([found.counts, told], schema=_COUNTS)
+                problems = pa.array(row_counts.problems, pa.string())
+                problem_column = pc.replace_with_mask(
+                    nothing, pc.is_null(row_counts.counts), problems
+                )
+                yield pa.RecordBatch.from_arrays(
+                    [row_counts.counts, problem_column], schema=_COUNTS
+                )
 
 
 class SparkFooters(SparkEngine):
@@ -113,7 +119,9 @@ class SparkFooters(SparkEngine):
 
     def __call__(self, paths: pa.StringArray) -> RowCounts:
         """See `RowCounter`."""
-        parts = in_parts(pa.table({"path": paths}), self._files_per_task)
-        found = gather(self._spark, parts, self._reading.read, schema=_COUNTS)
-        counts = pa.concat_arrays([pa.array([], pa.int64()), *found["rows"].chunks])
-        return RowCounts(counts=counts, problems=tuple(found["problem"].drop_null().to_pylist()))
+        path_parts = in_parts(pa.table({"path": paths}), self._files_per_task)
+        count_rows = gather(self._spark, path_parts, self._reading.read, schema=_COUNTS)
+        counts = pa.concat_arrays([pa.array([], pa.int64()), *count_rows["rows"].chunks])
+        return RowCounts(
+            counts=counts, problems=tuple(count_rows["problem"].drop_null().to_pylist())
+        )

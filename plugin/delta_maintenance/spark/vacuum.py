@@ -84,7 +84,7 @@ class SparkVacuum(SparkEngine):
         came = FileReferences.none(snapshot.log.store.addresses)
         latest = request.complete(came)
         rows = listing
-        rows = rows.unionAll(self._recorded(came, buckets))
+        rows = rows.unionAll(self._share_recorded(came, buckets))
         rows = rows.unionAll(self._references(request, snapshot, buckets))
         for held in request.held:
             if held.version is not None:
@@ -100,50 +100,50 @@ class SparkVacuum(SparkEngine):
             came=came.in_use,
             held={held.holder: held.paths for held in request.held},
         )
-        found = by_label(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
+        bucket_rows = by_label(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()
         with small_batches(self._spark):
-            said = found.filter("kind <> 'dead'").collect()
+            tally_rows = bucket_rows.filter("kind <> 'dead'").collect()
         listing.unpersist()
-        errors = [pickle.loads(row.payload) for row in said if row.kind == "error"]
+        errors = [pickle.loads(row.payload) for row in tally_rows if row.kind == "error"]
         if errors:
             raise gravest(errors)
-        tallies: list[BucketTally] = [pickle.loads(row.payload) for row in said]
-        digest = self._digest(found.filter("kind = 'dead'"), tasks=min(buckets, GROUPS))
-        return self._found(found, tallies, latest, snapshot, digest)
+        tallies: list[BucketTally] = [pickle.loads(row.payload) for row in tally_rows]
+        digest = self._digest(bucket_rows.filter("kind = 'dead'"), tasks=min(buckets, GROUPS))
+        return self._found(bucket_rows, tallies, latest, snapshot, digest)
 
     def _found(
         self,
-        found: DataFrame,
+        bucket_rows: DataFrame,
         tallies: Sequence[BucketTally],
         latest: Snapshot,
         snapshot: Snapshot,
         digest: str,
     ) -> Found:
-        references = [one for tally in tallies for one in tally.references]
-        kept: Counter[str] = Counter()
+        references = [share for tally in tallies for share in tally.references]
+        kept_counts: Counter[str] = Counter()
         held_back: dict[str, Sum] = {}
         archived: dict[str, Sum] = {}
         for tally in tallies:
-            kept.update(tally.kept)
-            for sums, more in ((held_back, tally.held), (archived, tally.archived)):
-                for name, files in more.items():
+            kept_counts.update(tally.kept)
+            for sums, tally_sums in ((held_back, tally.held), (archived, tally.archived)):
+                for name, files in tally_sums.items():
                     sums[name] = sums.get(name, Sum()) + files
-        old = set[str]().union(*(tally.old_directories for tally in tallies))
+        old_directories = set[str]().union(*(tally.old_directories for tally in tallies))
         held = set[str]().union(*(tally.held_directories for tally in tallies))
-        dead = found.filter("kind = 'dead'")
+        dead = bucket_rows.filter("kind = 'dead'")
         return Found(
             latest=latest,
-            problem=next((one.problem for one in references if one.problem), None),
+            problem=next((share.problem for share in references if share.problem), None),
             tallies=_together(tallies),
             paths_digest=digest,
-            kept=dict(kept),
+            kept=dict(kept_counts),
             held=held_back,
             archived=archived,
             listed=sum(tally.listed for tally in tallies),
-            directories=emptied(old, held),
-            live_files=sum(one.live_files for one in references),
-            live_bytes=sum(one.live_bytes for one in references),
-            ageless_tombstones=sum(one.ageless_tombstones for one in references),
+            directories=emptied(old_directories, held),
+            live_files=sum(share.live_files for share in references),
+            live_bytes=sum(share.live_bytes for share in references),
+            ageless_tombstones=sum(share.ageless_tombstones for share in references),
             batches=lambda: self._batches(dead),
             first_of=lambda protected: self._first_of(dead, protected),
             deletion=lambda watch: self._delete(dead, snapshot, watch),
@@ -151,10 +151,10 @@ class SparkVacuum(SparkEngine):
 
     def _listing(self, request: Request, buckets: int) -> DataFrame:
         task = FolderListing(address=self._address, search=request.search, buckets=buckets)
-        parts = self._folders(request)
-        self._progress("folders listed", 0, len(parts))
-        folders = self._spark.createDataFrame(parts, "directory string, deep boolean")
-        tasks = max(1, len(parts) // _FOLDERS_PER_TASK)
+        folder_parts = self._folders(request)
+        self._progress("folders listed", 0, len(folder_parts))
+        folders = self._spark.createDataFrame(folder_parts, "directory string, deep boolean")
+        tasks = max(1, len(folder_parts) // _FOLDERS_PER_TASK)
         return folders.repartition(tasks).mapInArrow(task.read, log_shares.SCHEMA)
 
     def _folders(self, request: Request) -> list[tuple[str, bool]]:
@@ -186,11 +186,11 @@ class SparkVacuum(SparkEngine):
         self, request: Request, snapshot: Snapshot, buckets: int, *, holder: str | None = None
     ) -> DataFrame:
         """Returns the references of a version as rows for buckets."""
-        parts, checkpoint_age = log_parts(snapshot)
+        snapshot_parts, checkpoint_age = log_parts(snapshot)
         labels = tuple(range(buckets))
         reading = LogReading(
             address=self._address,
-            parts=tuple(pickle.dumps(part) for part in parts),
+            parts=tuple(pickle.dumps(log_part) for log_part in snapshot_parts),
             labels=labels,
             partition_columns=frozenset(snapshot.log.physical_partition_columns),
             layout=FileActionLayout(stats_as_json=False, statistics_type=None),
@@ -204,11 +204,11 @@ class SparkVacuum(SparkEngine):
             holder=holder,
             buckets=buckets,
         )
-        rows = self._spark.range(0, len(parts), 1, len(parts))
+        rows = self._spark.range(0, len(snapshot_parts), 1, len(snapshot_parts))
         shares = rows.mapInArrow(reading.read, log_shares.SCHEMA)
         return by_label(shares, buckets).mapInArrow(task.find, log_shares.SCHEMA)
 
-    def _recorded(self, came: FileReferences, buckets: int) -> DataFrame:
+    def _share_recorded(self, came: FileReferences, buckets: int) -> DataFrame:
         """Returns the files with unusual names that commits removed as rows for buckets."""
         rows = [row for locations in came.expired for row in expired_rows(locations, buckets)]
         return self._spark.createDataFrame(list(map(astuple, rows)), log_shares.SCHEMA)
@@ -252,10 +252,10 @@ class SparkVacuum(SparkEngine):
             ),
         )
         with small_batches(self._spark):
-            said = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()
+            deletion_rows = dead.mapInArrow(task.run, log_shares.SCHEMA).collect()
         done = Deletion()
         errors: list[DeltaMaintenanceError] = []
-        for row in said:
+        for row in deletion_rows:
             deletion, error = pickle.loads(row.payload)
             done.take(deletion)
             errors += [error] if error is not None else []
@@ -267,9 +267,19 @@ class SparkVacuum(SparkEngine):
 def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:
     together = []
     for reason in Reason:
-        found = [one for tally in tallies for one in tally.tallies if one.reason is reason]
-        if found:
-            samples = sorted(sample for one in found for sample in one.samples)[:_SAMPLES]
-            count, size = sum(one.count for one in found), sum(one.bytes for one in found)
+        reason_tallies = [
+            bucket_tally
+            for tally in tallies
+            for bucket_tally in tally.tallies
+            if bucket_tally.reason is reason
+        ]
+        if reason_tallies:
+            samples = sorted(
+                sample for bucket_tally in reason_tallies for sample in bucket_tally.samples
+            )[:_SAMPLES]
+            count, size = (
+                sum(bucket_tally.count for bucket_tally in reason_tallies),
+                sum(bucket_tally.bytes for bucket_tally in reason_tallies),
+            )
             together.append(Tally(reason, count, size, tuple(samples)))
     return tuple(together)

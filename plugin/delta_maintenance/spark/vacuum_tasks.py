@@ -77,10 +77,10 @@ class FolderListing:
 
     def _rows(self, store: Store, directory: str, deep: bool) -> Iterator[ShareRow]:
         if deep:
-            found = store.list_tree(directory, skip=self.search.rules.is_hidden_directory)
+            levels = store.list_tree(directory, skip=self.search.rules.is_hidden_directory)
         else:
-            found = iter([self._level(store, directory)])
-        for entries in found:
+            levels = iter([self._level(store, directory)])
+        for entries in levels:
             paths = pa.concat_arrays([pa.array([], pa.string()), *entries["path"].chunks])
             # A checksum file must be in the same bucket as its data file.
             for label, rows in _dealt(checksum_owners(paths), self.buckets):
@@ -141,7 +141,7 @@ class ShareReferences:
                     deleted_before_ms=self.deleted_before_ms,
                     commit_times=self.commit_times,
                 )
-                yield from self._protected(files.adds)
+                yield from self._protected_paths(files.adds)
             locations, names = references.in_use.hashes()
         except DeltaMaintenanceError as error:
             if error.retryable:
@@ -151,13 +151,13 @@ class ShareReferences:
             return
         if self.holder is not None:
             none = np.empty(0, np.uint64)
-            parts = [
+            reference_rows = [
                 (label, locations[rows], none)
                 for label, rows in _by_bucket(locations, self.buckets)
             ]
             if len(names):
-                parts += [(label, none, names) for label in range(self.buckets)]
-            for label, *hashes in parts:
+                reference_rows += [(label, none, names) for label in range(self.buckets)]
+            for label, *hashes in reference_rows:
                 yield ShareRow(label, _REFERENCES, "held", pickle.dumps((self.holder, *hashes)))
             return
         for label, rows in _by_bucket(locations, self.buckets):
@@ -191,7 +191,7 @@ class ShareReferences:
         if errors:
             raise gravest(errors)
 
-    def _protected(self, adds: pa.Table) -> Iterator[ShareRow]:
+    def _protected_paths(self, adds: pa.Table) -> Iterator[ShareRow]:
         """Yields the live files, whose existence must be checked."""
         if self.holder is not None:
             return
@@ -287,10 +287,10 @@ class BucketSearch:
     def _tally(
         self, dead: DeadFiles, entries: list[pa.Table], tallies: list[ReferenceTally]
     ) -> BucketTally:
-        old: set[str] = set()
+        old_directories: set[str] = set()
         held: set[str] = set()
         if self.has_directories:
-            old, held = directories_in(entries, dead.files, self.search)
+            old_directories, held = directories_in(entries, dead.files, self.search)
         return BucketTally(
             tallies=dead.tallies(),
             kept=dead.kept,
@@ -298,7 +298,7 @@ class BucketSearch:
             archived=dead.archived,
             listed=dead.listed,
             references=tuple(tallies),
-            old_directories=frozenset(old),
+            old_directories=frozenset(old_directories),
             held_directories=frozenset(held),
         )
 
@@ -324,9 +324,9 @@ class BucketDeletion:
         with self.address.store() as store:
             rows = list(share_rows(batches))
             if rows:
-                yield from in_batches([self._deleted(store, rows)])
+                yield from in_batches([self._delete(store, rows)])
 
-    def _deleted(self, store: Store, rows: list[ShareRow]) -> ShareRow:
+    def _delete(self, store: Store, rows: list[ShareRow]) -> ShareRow:
         tables = [pa.ipc.open_stream(row.payload).read_all() for row in rows]
         files = pa.concat_tables(tables).select(STATUSES.names)
         done = Deletion()
@@ -368,11 +368,11 @@ def paths_by_group(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         row
         for batch in batches
         for dead in share_rows([batch])
-        for row in _grouped(pa.ipc.open_stream(dead.payload).read_all())
+        for row in _group_files(pa.ipc.open_stream(dead.payload).read_all())
     )
 
 
-def _grouped(files: pa.Table) -> Iterator[ShareRow]:
+def _group_files(files: pa.Table) -> Iterator[ShareRow]:
     for group, rows in grouped(files["path"]):
         yield from _payloads(group, 0, "path", files.select(["path"]).take(integers(rows)))
 

@@ -161,10 +161,10 @@ def require_no_secrets(conf: Mapping[str, object]) -> None:
 
 def require_no_credentials_in_addresses(values: Mapping[str, object]) -> None:
     """Raises `InvalidRequestError` for the first value that is an address with credentials."""
-    for what, value in values.items():
+    for value_name, value in values.items():
         if isinstance(value, str) and holds_credentials(value):
             raise InvalidRequestError(
-                f"{what} is an address with credentials, which other users could read",
+                f"{value_name} is an address with credentials, which other users could read",
                 remedy="give the plain address, and give the machines of the job a role",
             )
 
@@ -217,11 +217,11 @@ def _is_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) and not name.startswith(_REFERENCES)
 
 
-def _begins(name: str, known: tuple[str, ...]) -> bool:
+def _begins(name: str, prefixes: tuple[str, ...]) -> bool:
     # `spark.speculation` includes `spark.speculation.interval`.
     return any(
         name == item or name.startswith(item if item.endswith(".") else f"{item}.")
-        for item in known
+        for item in prefixes
     )
 
 

@@ -179,8 +179,8 @@ class JobReport(Record):
 
 def split_task_seconds(document: Mapping[str, Any]) -> tuple[dict[str, Any], float | None]:
     """Separates the Result or the Plan of a job from the time of its tasks."""
-    rest = dict(document)
-    return rest, rest.pop(_TASK_SECONDS, None)
+    result = dict(document)
+    return result, result.pop(_TASK_SECONDS, None)
 
 
 def read_report(path: str | os.PathLike[str]) -> JobReport:

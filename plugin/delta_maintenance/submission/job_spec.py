@@ -60,7 +60,7 @@ class JobSpec(Record):
     def __post_init__(self) -> None:
         record = known(self.operation)
         if record is None or record.spark is None:
-            names = ", ".join(each.name for each in spark_operations())
+            names = ", ".join(operation.name for operation in spark_operations())
             raise InvalidRequestError(
                 f"operation: {self.operation!r} does not run on Spark",
                 remedy=f"name one of {names}",
@@ -95,13 +95,13 @@ def require_no_credentials(spec: JobSpec) -> None:
 
     For specifications that become arguments or documents, which other users may read.
     """
-    given = {f"the option {name}": value for name, value in spec.options.items()}
+    options_by_name = {f"the option {name}": value for name, value in spec.options.items()}
     addresses = {
         "the report": spec.report_uri,
         "the ledger": spec.ledger,
         "the state folder": spec.ledger_state,
     }
-    require_no_credentials_in_addresses({**given, **addresses})
+    require_no_credentials_in_addresses({**options_by_name, **addresses})
     # Imported here because it loads the clients of object stores.
     from delta_maintenance.storage.options import parse_options
 

@@ -68,10 +68,10 @@ def find_spark_home() -> Path:
     """Returns SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError`
     without both, and for a version that is too old.
     """
-    named = os.environ.get("SPARK_HOME")
-    if named:
-        home = Path(named)
-        problem = f"SPARK_HOME is {named}, which does not contain bin/spark-submit"
+    spark_home = os.environ.get("SPARK_HOME")
+    if spark_home:
+        home = Path(spark_home)
+        problem = f"SPARK_HOME is {spark_home}, which does not contain bin/spark-submit"
     else:
         # Located without importing it, which would take a second.
         package = importlib.util.find_spec("pyspark")
@@ -82,7 +82,7 @@ def find_spark_home() -> Path:
             problem, remedy="install delta-maintenance[spark], or use --engine local"
         )
     if version := spark_version(home):
-        require_spark(version, found=os.fspath(home))
+        require_spark(version, origin=os.fspath(home))
     return home
 
 
@@ -115,11 +115,11 @@ def driver_environment(
     return started
 
 
-def require_spark(version: str, *, found: str) -> None:
+def require_spark(version: str, *, origin: str) -> None:
     """Raises `InvalidRequestError` for a version that is too old; `found` says where it is."""
     if numbers_of(version) < numbers_of(OLDEST_SPARK):
         raise InvalidRequestError(
-            f"{found} is Spark {version}, and the jobs need Spark {OLDEST_SPARK} or newer",
+            f"{origin} is Spark {version}, and the jobs need Spark {OLDEST_SPARK} or newer",
             remedy=f"install 'pyspark>={OLDEST_SPARK}', or choose a cluster with such a Spark",
         )
 

@@ -109,7 +109,7 @@ class Submission(Record):
         Raises `InvalidRequestError` for addresses that the cluster cannot reach, for forbidden
         properties and variables, and for credentials, because other users can read a submission.
         """
-        for what, address in (
+        for role, address in (
             ("table", spec.table),
             ("ledger", spec.ledger),
             ("state folder", spec.ledger_state),
@@ -118,7 +118,7 @@ class Submission(Record):
         ):
             if address is not None and Address.parse(address).is_local:
                 raise InvalidRequestError(
-                    f"the {what} {address} is a path on this machine",
+                    f"the {role} {address} is a path on this machine",
                     remedy="give an address that the cluster reaches, such as s3://BUCKET/PATH",
                 )
         for address in (*code.py_files, *code.archives):

@@ -40,8 +40,8 @@ class LivyBatch(Record):
             raise InvalidRequestError(
                 "Livy does not accept images", remedy="set the image where the server runs"
             )
-        more = {"name": self.name, "proxyUser": self.proxy_user, "queue": self.queue}
-        return with_value({**_batch(submission), **more})
+        server_fields = {"name": self.name, "proxyUser": self.proxy_user, "queue": self.queue}
+        return with_value({**_batch(submission), **server_fields})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +93,11 @@ class FabricBatch(Record):
 def _sized_batch(submission: Submission, *, name: str | None) -> dict[str, Any]:
     # These platforms choose machines by the fields, before Spark reads its properties.
     resources = submission.resources
-    rest = Resources(executor_memory_overhead=resources.executor_memory_overhead)
+    overhead = Resources(executor_memory_overhead=resources.executor_memory_overhead)
     return with_value(
         {
             "name": name or submission.name,
-            **_batch(replace(submission, resources=rest)),
+            **_batch(replace(submission, resources=overhead)),
             "driverCores": resources.driver_cores,
             "driverMemory": resources.driver_memory,
             "numExecutors": resources.executors,
@@ -281,10 +281,12 @@ class DatabricksRun(Record):
                 "a run on Databricks cannot have an environment of its own",
                 remedy="give a wheel as py_files, which the cluster installs",
             )
-        other = next((address for address in code.py_files if not address.endswith(".whl")), None)
-        if other is not None:
+        unsupported_file = next(
+            (address for address in code.py_files if not address.endswith(".whl")), None
+        )
+        if unsupported_file is not None:
             raise InvalidRequestError(
-                f"Databricks does not install {other}", remedy="give a wheel as py_files"
+                f"Databricks does not install {unsupported_file}", remedy="give a wheel as py_files"
             )
         task = {
             "task_key": submission.name.replace(" ", "-"),
@@ -305,10 +307,10 @@ class DatabricksRun(Record):
         return {field: value for field, value in body.items() if value is not None}
 
     def _cluster(self, submission: Submission) -> dict[str, Any]:
-        own = (self.spark_version, self.node_type_id, self.instance_profile_arn)
+        new_cluster_settings = (self.spark_version, self.node_type_id, self.instance_profile_arn)
         properties = submission.properties()
         if self.existing_cluster_id is not None:
-            if any(own) or properties:
+            if any(new_cluster_settings) or properties:
                 raise InvalidRequestError(
                     "an existing cluster has its own version, nodes, properties and environment",
                     remedy="omit them, or omit existing_cluster_id",
