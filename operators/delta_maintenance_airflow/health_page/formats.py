@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 
 
 def count(value: int | None) -> str:

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from delta_maintenance.address import identity_of
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.health.models import TableHealth
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
 from delta_maintenance.policies.acknowledgements import Acknowledgement
 from delta_maintenance.policies.assessments import AssessmentEntry, PastRun, UnreadableEntry

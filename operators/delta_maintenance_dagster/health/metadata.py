@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.rendering import printable
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
-    from delta_maintenance.operations.holds.held_back import HeldBack
+    from delta_maintenance.operations.holds.models import HeldBack
     from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.definition.ledger import Prices
     from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult

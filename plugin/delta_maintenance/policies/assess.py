@@ -20,8 +20,7 @@ from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
 from delta_maintenance.operations.health import TableHealth, measure
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import HeldBack, Holders
 from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable

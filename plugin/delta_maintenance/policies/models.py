@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.policies.measuring import Cost, TableState
 
 __all__ = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.policies.approval import PLAN_LIFE, PendingPlan, PutOff
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance_airflow.health_page.approvals import Question, open_questions

@@ -17,9 +17,8 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import instant_text
-from delta_maintenance.operations.holds.find import find_holds
-from delta_maintenance.operations.holds.notes import kept_rows
-from delta_maintenance.operations.holds.options import Holders, KeptVersion, Reader
+from delta_maintenance.operations.holds.find import find_holds, kept_rows
+from delta_maintenance.operations.holds.models import Holders, KeptVersion, Reader
 from delta_maintenance.operations.vacuum.planning import Survey
 from delta_maintenance.operations.vacuum.references import last_vacuumed
 from delta_maintenance.storage.memory import MemoryStore

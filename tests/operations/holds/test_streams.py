@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.holds.last_read import read_last_read
-from delta_maintenance.operations.holds.streams import Position, read_stream
+from delta_maintenance.operations.holds.streams import Position, read_last_read, read_stream
 from delta_maintenance.storage.memory import MemoryStore
 
 ID = "3bffe7c2-e334-4419-a150-f6f47b565c78"

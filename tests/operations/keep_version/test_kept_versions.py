@@ -15,7 +15,7 @@ from delta_maintenance.operations.holds.kept_versions import (
     read_kept_versions,
     write_kept_version,
 )
-from delta_maintenance.operations.holds.options import Holders, KeptVersion
+from delta_maintenance.operations.holds.models import Holders, KeptVersion
 from delta_maintenance.operations.keep_version import KeepVersionOptions, KeepVersionResult
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.testing.actions import add, remove

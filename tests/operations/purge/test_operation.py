@@ -15,7 +15,7 @@ from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import instant_text
 from delta_maintenance.operations.holds.kept_versions import KEPT_VERSIONS, write_kept_version
-from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.holds.models import KeptVersion
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from delta_maintenance.address import StoreKind
 from delta_maintenance.operations.core.context import options_for
-from delta_maintenance.operations.holds.options import KeptVersion, Reader
+from delta_maintenance.operations.holds.models import KeptVersion, Reader
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 

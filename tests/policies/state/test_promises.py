@@ -15,7 +15,7 @@ from delta_maintenance import DeltaTable, clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.holds.options import Holders, KeptVersion
+from delta_maintenance.operations.holds.models import Holders, KeptVersion
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options

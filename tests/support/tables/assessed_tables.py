@@ -16,7 +16,7 @@ from delta_maintenance.operations.health.models import (
     SizeBucket,
     TableHealth,
 )
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import (

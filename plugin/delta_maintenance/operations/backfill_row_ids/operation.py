@@ -40,7 +40,7 @@ from delta_maintenance.operations.backfill_row_ids.commits import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.holds.iceberg import commit_notes
+from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
 from delta_maintenance.table.data.row_counts import count_rows

@@ -18,8 +18,7 @@ from delta_maintenance.operations.core.operation import (
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import Holders, LastRead, Streams
+from delta_maintenance.operations.holds.models import HeldBack, Holders, LastRead, Streams
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.clean_log.operation import apply, plan

@@ -43,10 +43,10 @@ from delta_maintenance.operations.clean_log.expired_files import (
 )
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, duration_text
-from delta_maintenance.operations.holds.find import StorageOptions, find_holds
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.hold import Holds
+from delta_maintenance.operations.holds.find import find_holds
+from delta_maintenance.operations.holds.hold import Holds, StorageOptions
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES, empty
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.delta_log.version_checksum import Tally

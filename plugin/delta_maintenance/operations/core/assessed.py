@@ -11,7 +11,7 @@ from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
 from pydantic import Field
 
 from delta_maintenance.operations.core.policy_values import Bytes, Duration, PolicyModel, Share
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import HeldBack, Holders
 from delta_maintenance.operations.table_change.facts import cut_off_text, protocol_text
 from delta_maintenance.operations.table_change.options import CutOff, ProtocolVersions
 

@@ -43,7 +43,7 @@ from delta_maintenance.operations.drop_feature.unmapping import (
     planned_conversion,
     unmapping_contract,
 )
-from delta_maintenance.operations.holds.iceberg import commit_notes
+from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
 from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
 from delta_maintenance.operations.table_change.models import cut_off_by

@@ -26,7 +26,7 @@ from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
-from delta_maintenance.operations.holds.held_back import HeldBack
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.rewriting.live_columns import NEEDS_WIDENING, FooterReasons
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata

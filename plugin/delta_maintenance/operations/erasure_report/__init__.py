@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import OperationRecord
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import Holders
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.erasure_report.operation import apply, plan

@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.erasure_report.places import NeededFiles, TableFiles
 from delta_maintenance.operations.holds.clones import take_foreign_paths, unreadable
-from delta_maintenance.operations.holds.find import StorageOptions, find_holds
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.find import find_holds
+from delta_maintenance.operations.holds.hold import StorageOptions
+from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.protocol.actions.paths import below_root
 from delta_maintenance.protocol.vacuum import ProtectedPaths
 from delta_maintenance.table.read.table import open_table

@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.operation import (
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.rewriting.models import RefusedFile
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from delta_maintenance.operations.expire.commits import (
 )
 from delta_maintenance.operations.expire.limit import delete_before, limit_of
 from delta_maintenance.operations.expire.survey import Survey, survey
-from delta_maintenance.operations.holds.iceberg import commit_notes
-from delta_maintenance.operations.holds.notes import kept_rows
+from delta_maintenance.operations.holds.find import kept_rows
+from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.operations.rewriting.planning import doubled_note
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -13,7 +13,7 @@ from delta_maintenance.operations.fsck import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.doubled_files import propose_missing_removes
 from delta_maintenance.operations.fsck.examination import Examination
-from delta_maintenance.operations.holds.iceberg import commit_notes
+from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
 from delta_maintenance.protocol.features.registry import supports

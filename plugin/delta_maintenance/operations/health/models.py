@@ -12,8 +12,7 @@ from typing import Literal
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.rendering import Shown
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.holds.models import HeldBack, KeptVersion
 
 _WIDTH = 40
 """The number of characters of the longest bar."""

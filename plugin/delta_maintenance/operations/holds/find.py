@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 
 from delta_maintenance.errors import (
@@ -10,19 +10,23 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     NotADeltaTableError,
     RefusedError,
+    StorageError,
     VersionNotFoundError,
 )
-from delta_maintenance.operations.holds.hold import Hold, Holds
-from delta_maintenance.operations.holds.iceberg import iceberg_hold
-from delta_maintenance.operations.holds.kept_names import checked_name
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import duration_text, instant_text
+from delta_maintenance.operations.holds.hold import Hold, Holds, StorageOptions, iceberg_hold
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
-from delta_maintenance.operations.holds.options import HeldVersions, Holders, KeptVersion, Reader
+from delta_maintenance.operations.holds.models import (
+    HeldVersions,
+    Holders,
+    KeptVersion,
+    Reader,
+    checked_name,
+)
 from delta_maintenance.operations.holds.readers import reader_holds
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-
-StorageOptions = Callable[[str], Mapping[str, str] | None]
-"""Returns the storage options for an address other than the table's."""
 
 _UNREADABLE = (CorruptTableError, NotADeltaTableError, VersionNotFoundError)
 
@@ -139,3 +143,29 @@ def _kept(snapshot: Snapshot, kept: KeptVersion) -> Hold:
         why=kept.why,
         snapshot=opened,
     )
+
+
+def kept_rows(
+    snapshot: Snapshot, holders: Holders, context: RunContext, *, rows: str
+) -> tuple[str, ...]:
+    """Says who can still read rows that an operation is about to remove, such as `deleted rows`.
+
+    Deletes nothing, so a holder that cannot be examined is named and stops nothing.
+    """
+    retention = duration_text(snapshot.properties.deleted_file_retention)
+    notes = [
+        f"older versions have the {rows} until a vacuum deletes their files, at the earliest "
+        f"{retention} after this run (delta.deletedFileRetentionDuration)"
+    ]
+    try:
+        holds = find_holds(
+            snapshot, holders, now=context.started, storage_options=context.storage_options
+        )
+    except (RefusedError, StorageError) as error:
+        return (*notes, f"what keeps older versions is not known: {error.problem}")
+    for hold in holds.holds:
+        until = "" if hold.until is None else f" until {instant_text(hold.until)}"
+        notes.append(
+            f"held by {hold.holder}: the files of version {hold.first} stay{until}, with {rows}"
+        )
+    return tuple(notes)

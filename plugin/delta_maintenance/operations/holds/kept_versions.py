@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.holds.kept_names import checked_name
-from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.holds.models import KeptVersion, checked_name
 from delta_maintenance.protocol.actions.model import object_with_unique_keys
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
@@ -18,17 +17,18 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.operations.core.facts import duration_text
-from delta_maintenance.operations.holds.hold import Hold
-from delta_maintenance.operations.holds.last_read import read_last_read
-from delta_maintenance.operations.holds.options import Reader
-from delta_maintenance.operations.holds.streams import Position, StreamState, read_stream
+from delta_maintenance.operations.holds.hold import Hold, StorageOptions
+from delta_maintenance.operations.holds.models import Reader
+from delta_maintenance.operations.holds.streams import (
+    Position,
+    StreamState,
+    read_last_read,
+    read_stream,
+)
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-
-if TYPE_CHECKING:
-    from delta_maintenance.operations.holds.find import StorageOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,105 @@
-"""The position of a Structured Streaming query, from its checkpoint folder.
+"""The positions of readers: of Structured Streaming, and of consumers that write them to a file.
 
-The query writes `offsets/N` before it reads batch N, and `commits/N` after it. A restarted query
-asks its sources for the last batch again, even if that was committed, and executes it again if not.
-It therefore needs its tables from the end of the batch before that one.
+A streaming query writes `offsets/N` to its checkpoint folder before it reads batch N, and
+`commits/N` after it. A restarted query asks its sources for the last batch again, even if that was
+committed, and executes it again if not. It therefore needs its tables from the end of the batch
+before that one. The first line of a file of offsets is the version of its format, the second the
+metadata of the batch. Each further line is the offset of one source: its JSON, or `-` before the
+source has read anything. In version 2 of the format, the ID of the source and a colon precede it.
+
+Another consumer writes the last version that it has read: the number alone, or JSON such as
+`{"version": 41, "table_id": "…"}`. With the ID of the table, a file that was mistaken for that of
+another table is noticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.holds.stream_offsets import TableOffset, parse_offsets
+from delta_maintenance.protocol.actions.model import object_with_unique_keys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import FileStatus
 
+_NOTHING = "-"
+_FORMATS = ("v1", "v2")
+_KEYS = (("reservoirId", "reservoirVersion"), ("tableId", "tableVersion"))
+"""The keys for the table and its version: of Delta, and of Delta Sharing."""
+_SOURCE_VERSIONS = (1, 3)
+_MOST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOffset:
+    """The position of a source that reads a Delta table."""
+
+    table_id: str
+    version: int
+    """The version that is read next, or that is read in part."""
+    in_snapshot: bool
+    """Whether the source still reads this version as a whole, with which every stream begins that
+    is not told a version. Later versions are read by their changes."""
+
+
+def parse_offsets(data: bytes) -> dict[str, TableOffset | None]:
+    """Returns the offset of each source that reads a Delta table, or None before it has read
+    anything. The keys are the IDs or the positions of the sources; other sources are left out.
+
+    Raises `ValueError`, with one clause that states the problem.
+    """
+    try:
+        version, _, *lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ValueError("it is not text") from None
+    except ValueError:
+        raise ValueError("it is incomplete") from None
+    if version not in _FORMATS:
+        raise ValueError(f"its format {version[:20]!r} is not known")
+    if not lines:
+        raise ValueError("it names no source")
+    return dict(_sources(lines, named=version == "v2"))
+
+
+def _sources(lines: list[str], *, named: bool) -> Iterator[tuple[str, TableOffset | None]]:
+    for number, line in enumerate(lines):
+        name, text = str(number), line
+        if named:
+            name, colon, text = line.partition(":")
+            if not colon:
+                raise ValueError(f"line {number + 3} names no source")
+        if text == _NOTHING:
+            yield name, None
+            continue
+        try:
+            value: Any = json.loads(text, object_pairs_hook=object_with_unique_keys)
+        except (ValueError, RecursionError):
+            raise ValueError(f"line {number + 3} is not JSON with unique keys") from None
+        keys = next((keys for keys in _KEYS if isinstance(value, dict) and keys[0] in value), None)
+        if keys is not None:
+            try:
+                yield name, _offset(value, *keys)
+            except ValueError as error:
+                raise ValueError(f"line {number + 3} {error}") from None
+
+
+def _offset(value: Mapping[str, Any], table: str, version: str) -> TableOffset:
+    if value.get("sourceVersion") not in _SOURCE_VERSIONS:
+        raise ValueError("has a format of offsets that is not known")
+    found, at = value[table], value.get(version)
+    in_snapshot = value.get("isStartingVersion")
+    if not isinstance(found, str) or not isinstance(in_snapshot, bool):
+        raise ValueError("is not the offset of a Delta table")
+    if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= _MOST:
+        raise ValueError("has no version of the table")
+    return TableOffset(table_id=found, version=at, in_snapshot=in_snapshot)
+
+
 _MOST_BYTES = 16 << 20
+_MOST_POSITION_BYTES = 1 << 16
+"""The most bytes of the file to which a consumer writes its last version."""
 _ATTEMPTS = 3
 
 
@@ -199,3 +283,34 @@ def _newest_time(files: Iterable[FileStatus]) -> int:
 
 def _damaged(problem: str, *, file: str | None = None) -> RefusedError:
     return RefusedError(problem, file=file)
+
+
+def read_last_read(store: Store, name: str, table_id: str, *, requires_id: bool) -> StreamState:
+    """Reads the file with this name. Two requests.
+
+    Raises `RefusedError` if it does not exist, or contains something else. `requires_id` if the
+    reader may be that of another table.
+    """
+    try:
+        status, data = store.stat(name), store.read_head(name, _MOST_POSITION_BYTES + 1)
+    except FileNotFoundError:
+        status, data = None, b""
+    if status is None:
+        raise RefusedError("the file does not exist", file=name)
+    try:
+        if len(data) > _MOST_POSITION_BYTES:
+            raise ValueError
+        value: Any = json.loads(data, object_pairs_hook=object_with_unique_keys)
+    except (ValueError, RecursionError):
+        value = None
+    version, table = (
+        (value.get("version"), value.get("table_id")) if isinstance(value, dict) else (value, None)
+    )
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= _MOST:
+        raise RefusedError("the file does not contain a version, or contains two", file=name)
+    if table is None and requires_id:
+        raise RefusedError("the file does not say which table it is about (table_id)", file=name)
+    if table is not None and table != table_id:
+        return StreamState(position=None, is_of_others=True)
+    position = Position(needs=version, unread=version + 1, changed_ms=status.modified_ms)
+    return StreamState(position=position, is_of_others=False)

@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
-from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.holds.models import KeptVersion
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.keep_version.operation import apply, plan

@@ -13,14 +13,13 @@ import pyarrow as pa
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
-from delta_maintenance.operations.holds.kept_names import checked_name
 from delta_maintenance.operations.holds.kept_versions import (
     read_around_damage,
     read_kept_version,
     release_kept_version,
     write_kept_version,
 )
-from delta_maintenance.operations.holds.options import KeptVersion
+from delta_maintenance.operations.holds.models import KeptVersion, checked_name
 from delta_maintenance.operations.keep_version import (
     Action,
     KeepVersionOptions,

@@ -9,7 +9,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import PolicyPart
 from delta_maintenance.operations.core.record import AtLeast
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
 

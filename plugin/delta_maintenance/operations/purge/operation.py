@@ -12,7 +12,7 @@ from typing import Any
 
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
-from delta_maintenance.operations.holds.notes import kept_rows
+from delta_maintenance.operations.holds.find import kept_rows
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
 from delta_maintenance.operations.rewriting.live_columns import DROPPED_COLUMNS

@@ -14,7 +14,7 @@ from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, 
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.parquet_report import write_batches
-from delta_maintenance.operations.holds.iceberg import commit_notes
+from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.operations.recompute_stats import (
     RecomputeStatsOptions,
     RecomputeStatsPlan,

@@ -19,7 +19,7 @@ import numpy as np
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.holds.iceberg import commit_notes
+from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.operations.rewriting.choice import (
     SMALL,
     Choice,

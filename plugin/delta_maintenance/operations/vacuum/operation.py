@@ -21,8 +21,8 @@ from delta_maintenance.errors import DeltaMaintenanceError, FullStoreError, Refu
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.clones import Clone, CloneWatch
-from delta_maintenance.operations.holds.held_back import HeldBack
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan, VacuumResult
 from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_directories
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report

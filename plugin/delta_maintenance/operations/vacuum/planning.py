@@ -19,9 +19,9 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.holds.clones import Clone, read_clone
-from delta_maintenance.operations.holds.find import StorageOptions, find_holds, version_hold
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.hold import Holds
+from delta_maintenance.operations.holds.find import find_holds, version_hold
+from delta_maintenance.operations.holds.hold import Holds, StorageOptions
+from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.vacuum import (
     LEAST_RETENTION,
     ArchivedGroup,
