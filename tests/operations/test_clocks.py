@@ -13,7 +13,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log, expire, vacuum
 from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations.core.assessed import LastRun
+from delta_maintenance.operations.core.assessment import LastRun
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.vacuum import VacuumOptions

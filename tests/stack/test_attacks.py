@@ -23,7 +23,7 @@ from urllib.parse import quote
 import pytest
 import yaml
 
-from delta_maintenance.operations.core.rendering import printable
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.storage import open_store
 from delta_maintenance.testing.actions import add, features, metadata

@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 
 from delta_maintenance.address import is_catalog_name
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.rendering import printable
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.redaction import redact_address
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.hooks.delta import PolicyHook

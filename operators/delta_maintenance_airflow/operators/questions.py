@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.rendering import printable
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.settings import assessment_store, separate_approver
 from delta_maintenance_airflow.tasks import link_to, retrying_only_what_may_pass

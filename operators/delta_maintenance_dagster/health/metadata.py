@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.rendering import printable
+from delta_maintenance.operations.core.documents import printable
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth

@@ -30,8 +30,8 @@ from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recorded
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
+from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import message_line
-from delta_maintenance.operations.core.facts import Facts, count_text, shown, size_text
-from delta_maintenance.operations.core.progress_text import ProgressText, amount_text
-from delta_maintenance.operations.core.rendering import (
+from delta_maintenance.operations.core.documents import (
     cell_text,
     divided,
     drawn_table,
@@ -29,6 +27,8 @@ from delta_maintenance.operations.core.rendering import (
     printable,
     without_controls,
 )
+from delta_maintenance.operations.core.facts import Facts, count_text, shown, size_text
+from delta_maintenance.operations.core.logged_progress import ProgressText, amount_text
 from delta_maintenance.redaction import redact
 
 if TYPE_CHECKING:

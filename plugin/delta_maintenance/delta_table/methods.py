@@ -20,8 +20,8 @@ from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.ledger.one_operation import delivering_to, recorded
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.durations import parse_duration
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
+from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
 

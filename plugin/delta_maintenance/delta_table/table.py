@@ -13,8 +13,8 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.delta_table.methods import OperationMethods
 from delta_maintenance.delta_table.parts import ExecutionParts
+from delta_maintenance.operations.core.documents import Shown
 from delta_maintenance.operations.core.facts import Facts, Grid, instant_text
-from delta_maintenance.operations.core.rendering import Shown
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.health.inspection import Description, describe
 from delta_maintenance.redaction import redact

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from delta_maintenance import __version__
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.freed import freed_bytes
-from delta_maintenance.operations.core.rendering import printable
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.redaction import redact
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.durations import parse_duration
+from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.models import Assessment, RunResult
 

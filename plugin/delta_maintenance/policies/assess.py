@@ -14,8 +14,13 @@ from datetime import datetime
 from delta_maintenance.address import Access
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, failure_of
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
-from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
-from delta_maintenance.operations.core.evaluation import EvaluationContext, blocked, text
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
+    EvaluationContext,
+    LastRun,
+    blocked,
+    text,
+)
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations

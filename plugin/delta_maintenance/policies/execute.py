@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, cast
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
-from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field

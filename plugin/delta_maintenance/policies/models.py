@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError
-from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
 from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome

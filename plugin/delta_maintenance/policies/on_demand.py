@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
 from delta_maintenance.operations.core.given_options import read_options, without_empty
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan

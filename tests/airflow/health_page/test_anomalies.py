@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.operations.core.assessed import AssessedOperation, LastRun
+from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
 from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.policies.acknowledgements import Acknowledgement

@@ -18,7 +18,7 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.operations.table_change.options import PropertyChange
+from delta_maintenance.operations.table_change.documents import PropertyChange
 from delta_maintenance.testing.actions import metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from delta_maintenance.operations.core.rendering import one_line_rows, printable
+from delta_maintenance.operations.core.documents import one_line_rows, printable
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.progress_text import ProgressText
+from delta_maintenance.operations.core.logged_progress import ProgressText
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

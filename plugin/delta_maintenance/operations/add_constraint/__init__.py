@@ -12,18 +12,16 @@ from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, SparkPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.operations.table_change import facts as change_facts
-from delta_maintenance.operations.table_change.facts import (
+from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
     OUTCOMES,
-    commits_of,
-    planned_amounts,
-    raises_protocol,
-)
-from delta_maintenance.operations.table_change.options import (
     ChangeOptions,
     ChangePlan,
     PropertyChange,
+    change_facts,
+    commits_of,
+    planned_amounts,
+    raises_protocol,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +133,7 @@ class AddConstraintResult(Document):
 
 def plan_facts(plan: AddConstraintPlan) -> Facts:
     """Facts of a plan: the rows to read and the clients that lose access."""
-    facts = change_facts.plan_facts(plan)
+    facts = change_facts(plan)
     if not plan.is_noop:
         facts |= {
             "files to read": plan.num_files,

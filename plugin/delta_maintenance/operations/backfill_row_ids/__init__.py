@@ -183,7 +183,7 @@ RECORD = OperationRecord(
         rule="bool",
         description="`true` gives row IDs to every file and enables row tracking, `false` disables "
         "it.",
-        due="delta_maintenance.operations.backfill_row_ids.policy:due",
+        due="delta_maintenance.operations.backfill_row_ids.operation:due",
     ),
     reuses_snapshot=True,
     decisive=("state", "changes_support"),

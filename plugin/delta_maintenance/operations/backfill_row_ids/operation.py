@@ -38,6 +38,13 @@ from delta_maintenance.operations.backfill_row_ids.commits import (
     require_unique,
     sources_of,
 )
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
+    EvaluationContext,
+    blocked,
+    given,
+    not_due,
+)
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.holds.hold import commit_notes
@@ -313,3 +320,35 @@ def _engine(
 def _notes(draft: str | None, unset: tuple[str, ...]) -> tuple[str, ...]:
     notes = [f"{draft} is from a draft, and is converted"] if draft is not None else []
     return (*notes, *(f"the property {name} is unset" for name in unset))
+
+
+def due(context: EvaluationContext) -> AssessedOperation | None:
+    """Due until row tracking is enabled."""
+    if not context.rule("row_tracking", bool):
+        return None
+    health, engine = context.health, context.rules.engine
+    if health.row_tracking == "enabled":
+        return not_due("backfill-row-ids", "row tracking is enabled")
+    if health.row_tracking in ("suspended", "contradictory"):
+        return blocked(
+            "backfill-row-ids",
+            f"row tracking is {health.row_tracking}; run backfill-row-ids manually with the "
+            "option that changes this",
+        )
+    options = BackfillRowIdsOptions(
+        **given(
+            engine=engine.prefer,
+            auto_spark_files=engine.spark_files,
+            other_writers=context.rules.other_writers,
+        )
+    ).validated()
+    commits = math.ceil(health.num_files / options.files_per_commit) + 2
+    return AssessedOperation(
+        operation="backfill-row-ids",
+        status="due",
+        reason=f"row tracking is {health.row_tracking}, and the policy requires it",
+        engine="spark" if engine.prefer == "spark" else "local",
+        options=options,
+        bytes_to_read=health.bytes_to_open,
+        requests=health.files_to_open + 3 * commits,
+    )

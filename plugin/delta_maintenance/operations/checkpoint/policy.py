@@ -9,15 +9,14 @@ from pydantic import Field
 
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.evaluation import (
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
     EvaluationContext,
-    count_text,
     given,
     not_due,
 )
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 

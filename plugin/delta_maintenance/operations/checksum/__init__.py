@@ -137,7 +137,7 @@ RECORD = OperationRecord(
         key="checksum",
         rule="bool",
         description="Version checksums for readers, if writers write none.",
-        due="delta_maintenance.operations.checksum.policy:due",
+        due="delta_maintenance.operations.checksum.operation:due",
     ),
     plan_facts=plan_facts,
     result_facts=result_facts,

@@ -13,6 +13,11 @@ from delta_maintenance.operations.checksum import (
     ChecksumResult,
     VersionOutcome,
 )
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
+    EvaluationContext,
+    not_due,
+)
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, checksum_name
@@ -130,3 +135,22 @@ def _computed(snapshot: Snapshot) -> VersionChecksum:
             return computed_checksum(snapshot)
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)
+
+
+def due(context: EvaluationContext) -> AssessedOperation | None:
+    """Due while the latest version, or one with a checkpoint, has no checksum."""
+    if not context.rule("checksum", bool):
+        return None
+    options = ChecksumOptions()
+    planned = plan(context.snapshot, options, context=RunContext.at(context.now))
+    if planned.is_noop:
+        return not_due("checksum", planned.reason)
+    return AssessedOperation(
+        operation="checksum",
+        status="due",
+        reason=planned.reason,
+        engine="local",
+        options=options,
+        bytes_to_read=planned.log_bytes * len(planned.versions),
+        requests=context.health.files_to_open + len(planned.versions),
+    )

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from delta_maintenance.operations.clean_log import LEAST_RETENTION, CleanLogOptions
-from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import (
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
     EvaluationContext,
     blocked,
-    count_text,
     not_due,
     requests_to_list,
     since,
 )
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 

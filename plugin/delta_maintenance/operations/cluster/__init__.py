@@ -72,9 +72,9 @@ _RECORD = rewrite_record(
     result=ClusterResult,
     policy=PolicyPart(
         key="cluster",
-        rule="delta_maintenance.operations.cluster.policy:ClusterRule",
+        rule="delta_maintenance.operations.rewriting.policy:ClusterRule",
         description="Sorting of the rows of data files by the clustering columns.",
-        due="delta_maintenance.operations.cluster.policy:due",
+        due="delta_maintenance.operations.rewriting.policy:due_cluster",
     ),
 )
 RECORD = replace(_RECORD, decisive=(*_RECORD.decisive, "columns"))

@@ -8,9 +8,13 @@ from pydantic import Field
 
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
-from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
+    EvaluationContext,
+    given,
+    not_due,
+)
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due
 from delta_maintenance.operations.core.rules import Rule
 
 

@@ -1,14 +1,210 @@
-"""Base class of Plans and Results: people see the facts that the operation's record states."""
+"""Plans, Results and reports as people see them: the facts that a record states, as text and HTML.
+
+The same rows stand on a terminal, in a log and in a notebook. Names and messages come from tables
+of any origin, so control characters are escaped, and so is HTML. rich is imported when a table is
+drawn, because `--json` and `--help` do not need it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
-from delta_maintenance.operations.core.facts import Facts
+from delta_maintenance.operations.core.facts import Facts, Grid, fact_text, shown
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, operations
-from delta_maintenance.operations.core.rendering import Shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+_WIDTH = 100
+"""The width of tables in a text that no terminal shows yet."""
+_SHORT = 16
+"""The length up to which texts are not wrapped if names have lines of their own."""
+_LEAST_BESIDE = 34
+"""The space for the other columns beside a name in one line."""
+_LONGEST = 60
+"""The length from which on texts in the first column of a table are wrapped."""
+
+
+class Shown:
+    """Base class of documents that people look at: `print` and notebooks show their facts."""
+
+    __slots__ = ()
+
+    def heading(self) -> str:
+        """The title above the facts."""
+        raise NotImplementedError
+
+    def facts(self) -> Facts:
+        """The facts, in order."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return facts_text(self.heading(), self.facts())
+
+    def _repr_html_(self) -> str:
+        return facts_html(self.heading(), self.facts())
+
+
+def facts_text(title: str, facts: Facts) -> str:
+    """Returns the facts as lines of text, with grids last. Lines are not wrapped."""
+    fields, grids = divided(facts)
+    tables = [_table_text(grid) for grid in grids]
+    return "\n".join([fields_text(title, fields), *tables])
+
+
+def fields_text(title: str, fields: Mapping[str, object]) -> str:
+    """Returns a titled list of names and values, for `grep` and for logs: no line is wrapped."""
+    cells = {name: cell_text(value) for name, value in fields.items()}
+    width = max(map(len, cells), default=0)
+    lines = [printable(title)]
+    for name, cell in cells.items():
+        first, *others = cell.split("\n")
+        lines.append(f"  {name:<{width}}  {first}")
+        lines += [f"  {'':<{width}}  {line}" for line in others]
+    return "\n".join(lines)
+
+
+def facts_html(title: str, facts: Facts) -> str:
+    """Returns the facts as HTML tables, without scripts or styles of their own."""
+    fields, grids = divided(facts)
+    rows = [
+        f"<tr><th>{escape(name)}</th><td>{_html(value)}</td></tr>" for name, value in fields.items()
+    ]
+    tables = [f"<table>{''.join(rows)}</table>"] if rows else []
+    for grid in grids:
+        head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{_html(value)}</td>' for value in row)}</tr>" for row in grid.rows
+        )
+        tables.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    return f"<p><b>{escape(printable(title))}</b></p>{''.join(tables)}"
+
+
+def divided(facts: Facts) -> tuple[dict[str, object], list[Grid]]:
+    """Returns the facts that are not empty: single values by name, and the grids."""
+    named = dict(shown(facts))
+    grids = [value for value in named.values() if isinstance(value, Grid)]
+    return {name: value for name, value in named.items() if not isinstance(value, Grid)}, grids
+
+
+def drawn_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
+    """Returns a table for a console of rich.
+
+    Its first column is not wrapped, except for names so long that no other column has space.
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    cells = [[*map(cell_text, row)] for row in rows]
+    longest = max((len(row[0]) for row in cells if row), default=0)
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0 and longest <= _LONGEST)
+    for row in cells:
+        table.add_row(*row)
+    return table
+
+
+def one_line_rows(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int
+) -> Iterator[str]:
+    """Yields the head and each row as one line, cut off at the width.
+
+    A name in the first column that leaves too little space for the others has a line of its own.
+    """
+    from rich.cells import cell_len, set_cell_size
+
+    cells = [[*columns], *([*map(cell_text, row)] for row in rows)]
+    most = max(_SHORT, width - _LEAST_BESIDE)
+    widths = [
+        max(size for row in cells if (size := cell_len(row[index])) <= most or index)
+        for index in range(len(columns) - 1)
+    ]
+    for row in cells:
+        if cell_len(row[0]) > most:
+            yield row[0]
+            row[0] = ""
+        fixed = [set_cell_size(cell, size) for cell, size in zip(row, widths, strict=False)]
+        line = "  ".join([*fixed, row[-1]]).rstrip()
+        yield line if cell_len(line) <= width else set_cell_size(line, width - 1) + "…"
+
+
+def named_parts(
+    columns: Sequence[str], rows: Sequence[Sequence[object]]
+) -> Iterator[tuple[str, Table]]:
+    """Yields the heads, and each name of the first column with a table of its rows.
+
+    All tables have the same columns. Texts of more than one line share the space.
+    """
+    from rich.table import Table
+
+    cells = [[*map(cell_text, row)] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][1:]
+
+    def new() -> Table:
+        table = Table(
+            box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), expand=True
+        )
+        table.add_column(width=2)
+        for width in widths:
+            if width <= _SHORT:
+                table.add_column(width=width, no_wrap=True)
+            else:
+                table.add_column(overflow="fold", ratio=min(width, _LONGEST))
+        return table
+
+    part, name = new(), cells[0][0]
+    for row in cells:
+        if row[0] not in ("", name):
+            yield name, part
+            part, name = new(), row[0]
+        part.add_row("", *row[1:])
+    yield name, part
+
+
+def cell_text(value: object) -> str:
+    """Formats a value as one or more lines."""
+    if isinstance(value, tuple | list):
+        return "\n".join(map(cell_text, value))
+    if isinstance(value, Mapping):
+        return "\n".join(f"{printable(str(key))}={cell_text(item)}" for key, item in value.items())
+    return printable(fact_text(value))
+
+
+def printable(text: str) -> str:
+    """Returns the text on one line and without control characters.
+
+    An escape sequence in a name must not reach a terminal.
+    """
+    return without_controls(" ".join(text.split()))
+
+
+def without_controls(text: str) -> str:
+    """Returns the text with control characters escaped, except line ends."""
+    return "".join(
+        char if char == "\n" or char.isprintable() else ascii(char)[1:-1] for char in text
+    )
+
+
+def _html(value: object) -> str:
+    return escape(cell_text(value)).replace("\n", "<br>")
+
+
+def _table_text(grid: Grid) -> str:
+    from io import StringIO
+
+    from rich.console import Console
+
+    # The text comes from tables and must not be parsed as markup.
+    out = Console(file=StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
+    with out.capture() as captured:
+        out.print(drawn_table(grid.columns, grid.rows))
+    return captured.get().rstrip("\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Progress of an operation in a log: that of an orchestrator, or the output of a Spark job."""
+"""Progress of long work as lines of text, and in the log of an orchestrator or a Spark job."""
 
 from __future__ import annotations
 
@@ -6,9 +6,52 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, Self
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.facts import duration_text, size_text
+from delta_maintenance.table.progress import Unit
 
 if TYPE_CHECKING:
     from delta_maintenance.table.progress import Unit
+
+
+_LEAST = timedelta(seconds=5)
+"""The time after which the pace of a stage is known well enough."""
+_UNITS = tuple(timedelta(seconds=size) for size in (86_400, 3_600, 60, 1))
+
+
+class ProgressText:
+    """Formats the reports of one run. Called like `table.progress.Progress`.
+
+    The pace of a stage is measured from its first report on.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[datetime, int]] = {}
+
+    def __call__(self, stage: str, done: int, total: int | None, /, *, unit: Unit = "count") -> str:
+        """Returns a line such as `bytes rewritten: 1.2 GB of 9.9 GB, about 3 minutes left`."""
+        now = clock.now()
+        started, before = self._first.setdefault(stage, (now, done))
+        line = f"{stage}: {amount_text(done, unit)}"
+        if total is None:
+            return line
+        line += f" of {amount_text(total, unit)}"
+        elapsed = now - started
+        if elapsed < _LEAST or not before < done < total:
+            return line
+        left = elapsed * ((total - done) / (done - before))
+        return f"{line}, about {duration_text(_rounded(left))} left"
+
+
+def amount_text(amount: int, unit: Unit) -> str:
+    """Formats an amount of a stage. The name of the stage is the unit of a count."""
+    return size_text(amount) if unit == "bytes" else f"{amount:,}"
+
+
+def _rounded(length: timedelta) -> timedelta:
+    """Rounds to the largest unit that the length has, and at least to one second."""
+    unit = next((unit for unit in _UNITS if length >= unit), _UNITS[-1])
+    return max(1, round(length / unit)) * unit
+
 
 _EVERY = timedelta(seconds=10)
 
@@ -27,9 +70,6 @@ class LoggedProgress:
     """
 
     def __init__(self, log: Log) -> None:
-        # Parsing a Dag loads this module, and needs no text.
-        from delta_maintenance.operations.core.progress_text import ProgressText
-
         self._log = log
         self._text = ProgressText()
         self._logged: dict[str, tuple[datetime, str]] = {}

@@ -20,7 +20,7 @@ from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.core.assessed import LastRun
+    from delta_maintenance.operations.core.assessment import LastRun
     from delta_maintenance.table.read.table import Table
 
 

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.durations import parse_duration
+from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.redaction import holds_credentials
 
 

@@ -15,8 +15,12 @@ from delta_maintenance.operations.core.operation import Amounts, Effects, Operat
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 from delta_maintenance.operations.holds.models import HeldBack, Holders
-from delta_maintenance.operations.table_change.facts import cut_off_text, protocol_text
-from delta_maintenance.operations.table_change.options import CutOff, ProtocolVersions
+from delta_maintenance.operations.table_change.documents import (
+    CutOff,
+    ProtocolVersions,
+    cut_off_text,
+    protocol_text,
+)
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.drop_feature.operation import apply, plan

@@ -62,8 +62,8 @@ from delta_maintenance.operations.drop_feature.traces import (
     state_trace,
 )
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
+from delta_maintenance.operations.table_change.documents import ProtocolVersions
 from delta_maintenance.operations.table_change.operation import already_applied
-from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.transaction import Transaction

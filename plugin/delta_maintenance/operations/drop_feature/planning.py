@@ -46,8 +46,8 @@ from delta_maintenance.operations.drop_feature.unmapping import (
 from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
 from delta_maintenance.operations.rewriting.engine import default_workers, memory_bound
+from delta_maintenance.operations.table_change.documents import ProtocolVersions
 from delta_maintenance.operations.table_change.models import cut_off_by
-from delta_maintenance.operations.table_change.options import ProtocolVersions
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.client_support import impacts
 from delta_maintenance.protocol.changes.drop import (

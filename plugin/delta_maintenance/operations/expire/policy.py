@@ -8,15 +8,15 @@ from pydantic import Field
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import expire
-from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.evaluation import (
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
     EvaluationContext,
     blocked,
     given,
     not_due,
     since,
 )
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.expire import ExpireOptions, Mixed, Unit

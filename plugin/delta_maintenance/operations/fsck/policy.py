@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field, PositiveInt
 
-from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import (
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
     EvaluationContext,
     given,
     not_due,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core.documents import Shown
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
-from delta_maintenance.operations.core.rendering import Shown
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     parse_log_file_name,

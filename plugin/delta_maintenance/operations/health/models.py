@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from delta_maintenance.operations.core.documents import Shown
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.record import Instant, Record
-from delta_maintenance.operations.core.rendering import Shown
 from delta_maintenance.operations.holds.models import HeldBack, KeptVersion
 
 _WIDTH = 40

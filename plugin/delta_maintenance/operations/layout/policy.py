@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from delta_maintenance.operations.core.assessed import AssessedOperation
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
+    EvaluationContext,
+    given,
+    not_due,
+    since,
+)
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.layout import LayoutOptions

@@ -67,9 +67,9 @@ RECORD = rewrite_record(
     result=OptimizeResult,
     policy=PolicyPart(
         key="optimize",
-        rule="delta_maintenance.operations.optimize.policy:OptimizeRule",
+        rule="delta_maintenance.operations.rewriting.policy:OptimizeRule",
         description="Merging of small data files.",
-        due="delta_maintenance.operations.optimize.policy:due",
+        due="delta_maintenance.operations.rewriting.policy:due_optimize",
     ),
 )
 

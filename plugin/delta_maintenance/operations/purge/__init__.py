@@ -65,9 +65,9 @@ RECORD = rewrite_record(
     result=PurgeResult,
     policy=PolicyPart(
         key="purge",
-        rule="delta_maintenance.operations.purge.policy:PurgeRule",
+        rule="delta_maintenance.operations.rewriting.policy:PurgeRule",
         description="Removal of deleted rows from data files.",
-        due="delta_maintenance.operations.purge.policy:due",
+        due="delta_maintenance.operations.rewriting.policy:due_purge",
     ),
 )
 

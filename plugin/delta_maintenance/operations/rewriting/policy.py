@@ -1,18 +1,30 @@
-"""The policy rule of an operation that rewrites data files, and when the operation is due."""
+"""The rules of a policy for rewriting data files: merging, purging and sorting them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
-from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import EvaluationContext, given, not_due, since
+from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations import cluster, optimize, purge
+from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
+    EvaluationContext,
+    given,
+    not_due,
+    since,
+)
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.core.policy_values import Bytes, Duration
+from delta_maintenance.operations.core.policy_values import Bytes, Duration, Share
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.rewriting.models import Reader, RewritePlan
+from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan
+from delta_maintenance.operations.purge import PurgeOptions, PurgePlan
+from delta_maintenance.operations.rewriting.models import DELETED_ROWS, Reader, RewritePlan
 
 
 class RewriteRule(Rule):
@@ -112,3 +124,145 @@ def due_rewrite(
         bytes_to_read=plan.bytes,
         requests=2 * plan.files + 3 * plan.files_after,
     )
+
+
+class ClusterRule(NewFileRule):
+    """When the rows of data files are sorted."""
+
+    every: Duration = Field(default="1 day", validate_default=True)
+    """The shortest time between two runs."""
+    above_depth: Annotated[float, Field(ge=1)] = 4.0
+    """Also due if a reader of one value of each clustering column opens more files on average,
+    according to the log."""
+    above_share: Share = 0.1
+    """Also due if a larger share of the bytes of the table is in files that are not clustered."""
+    by: tuple[str, ...] = ()
+    """The columns by which rows are sorted in a table without clustering columns. Without them,
+    such a table is left alone."""
+    curve: Literal["hilbert", "z-order", "linear"] = "hilbert"
+    """The order of rows by several columns: `hilbert` and `z-order` serve all columns alike,
+    `linear` the first one best."""
+
+
+def due_cluster(context: EvaluationContext) -> AssessedOperation | None:
+    """Due if there are files to sort, and these are many, large or spread over all values."""
+    rule = context.rule("cluster", ClusterRule)
+    if rule is not None and not _cluster_options(rule, context).by and not _is_clustered(context):
+        return not_due("cluster", "the table has no clustering columns, and the rule names none")
+    return due_rewrite(
+        "cluster", context, ClusterRule, _planned_cluster, partial(_judged_cluster, context)
+    )
+
+
+def sorts(context: EvaluationContext) -> bool:
+    """Returns whether the policy has the rows of the table sorted."""
+    rule = context.rule("cluster", ClusterRule)
+    if rule is None:
+        return False
+    # Imported here, because rules are read without Arrow.
+    from delta_maintenance.operations.cluster.planning import order_of
+
+    try:
+        order_of(context.snapshot, _cluster_options(rule, context))
+    except DeltaMaintenanceError:
+        return False
+    return True
+
+
+def _is_clustered(context: EvaluationContext) -> bool:
+    return bool(context.health.clustering_columns)
+
+
+def _cluster_options(rule: ClusterRule, context: EvaluationContext) -> ClusterOptions:
+    by = () if _is_clustered(context) else rule.by
+    return ClusterOptions(**rule.shared_options(context), by=by, curve=rule.curve)
+
+
+def _planned_cluster(rule: ClusterRule, context: EvaluationContext) -> ClusterPlan:
+    options = _cluster_options(rule, context)
+    return cluster.plan(context.snapshot, options, context=RunContext.at(context.now))
+
+
+def _judged_cluster(
+    context: EvaluationContext, rule: ClusterRule, plan: ClusterPlan
+) -> tuple[bool, str]:
+    if plan.is_noop:
+        return False, plan.reason
+    enough, why_not = files_saved(rule, plan)
+    if enough:
+        return True, plan.reason
+    from delta_maintenance.operations.cluster.choice import NOT_CLUSTERED
+
+    fresh = sum(each.bytes for each in plan.reasons if each.reason == NOT_CLUSTERED)
+    share = fresh / context.health.total_bytes if context.health.total_bytes else 0.0
+    if share > rule.above_share:
+        return True, f"{share:.1%} of the bytes are not clustered; {plan.reason}"
+    from delta_maintenance.operations.cluster.planning import order_of
+    from delta_maintenance.operations.layout.operation import depth_by
+
+    order = order_of(context.snapshot, plan.options)
+    depth = depth_by(context.snapshot, [column.path for column in order.columns])
+    if depth is not None and depth > rule.above_depth:
+        return True, f"a reader of one value opens {depth:.1f} files; {plan.reason}"
+    opens = "" if depth is None else f", and a reader of one value opens {depth:.1f} files"
+    return False, f"{why_not}; {share:.1%} of the bytes are not clustered{opens}"
+
+
+class OptimizeRule(NewFileRule):
+    """When small data files are merged."""
+
+    every: Duration = Field(default="1 day", validate_default=True)
+    """The shortest time between two runs."""
+    deleted_percent: Annotated[int, Field(ge=0, le=100)] = 5
+    """Also due if a larger percentage of the rows of any file is deleted."""
+    min_files: Annotated[int, Field(ge=2)] = 2
+    """The number of small files in a partition from which they are merged."""
+
+
+def due_optimize(context: EvaluationContext) -> AssessedOperation | None:
+    """Due if a run would save enough files, or if a file has too many deleted rows.
+
+    Never due where the policy has the rows sorted: `cluster` writes the same files larger.
+    """
+    if context.rule("optimize", OptimizeRule) is not None and sorts(context):
+        return not_due("optimize", "the rule for cluster also merges the small files of the table")
+    return due_rewrite("optimize", context, OptimizeRule, _planned_optimize, _judged_optimize)
+
+
+def _planned_optimize(rule: OptimizeRule, context: EvaluationContext) -> OptimizePlan:
+    own = given(min_files=rule.min_files, deleted_percent=rule.deleted_percent)
+    options = OptimizeOptions(**rule.shared_options(context), **own)
+    return optimize.plan(context.snapshot, options, context=RunContext.at(context.now))
+
+
+def _judged_optimize(rule: OptimizeRule, plan: OptimizePlan) -> tuple[bool, str]:
+    enough, why_not = files_saved(rule, plan)
+    deleted = any(each.reason == DELETED_ROWS for each in plan.reasons)
+    return (True, plan.reason) if enough or deleted else (False, why_not)
+
+
+class PurgeRule(RewriteRule):
+    """When files with deleted rows are rewritten without them."""
+
+    every: Duration = Field(default="7 days", validate_default=True)
+    """The shortest time between two runs."""
+    above_percent: Annotated[int, Field(ge=0, le=100)] = 0
+    """Only files of which a larger percentage of rows is deleted."""
+    dropped_columns: bool = True
+    """Whether files with values of dropped columns are rewritten too; reads footers if columns were
+    dropped."""
+
+
+def due_purge(context: EvaluationContext) -> AssessedOperation | None:
+    """Due if a live file has deleted rows or values of dropped columns."""
+    return due_rewrite("purge", context, PurgeRule, _planned_purge, _judged_purge)
+
+
+def _planned_purge(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
+    own = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
+    options = PurgeOptions(**rule.shared_options(context), **own, holders=context.rules.holders)
+    return purge.plan(context.snapshot, options, context=RunContext.at(context.now))
+
+
+def _judged_purge(_: PurgeRule, plan: PurgePlan) -> tuple[bool, str]:
+    return not plan.is_noop, plan.reason

@@ -9,19 +9,17 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
-from delta_maintenance.operations.table_change import facts as change_facts
-from delta_maintenance.operations.table_change.facts import (
+from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
     OUTCOMES,
+    ChangeOptions,
+    ChangePlan,
+    ChangeResult,
+    change_facts,
     commits_of,
     conclusion,
     planned_amounts,
     raises_protocol,
-)
-from delta_maintenance.operations.table_change.options import (
-    ChangeOptions,
-    ChangePlan,
-    ChangeResult,
 )
 
 if TYPE_CHECKING:
@@ -77,7 +75,7 @@ class SetClusteringResult(ChangeResult):
 
 def plan_facts(plan: SetClusteringPlan) -> Facts:
     """The columns before and after, the protocol, and the clients that lose access."""
-    return change_facts.plan_facts(plan) | {
+    return change_facts(plan) | {
         "clustered by": ", ".join(plan.columns_before) or "no columns",
         "will be clustered by": ", ".join(plan.columns_after) or "no columns",
         "statistics to compute": _files(plan.files_to_recompute, plan.bytes_to_open),

@@ -31,8 +31,7 @@ from delta_maintenance.operations.set_clustering import (
     SetClusteringResult,
 )
 from delta_maintenance.operations.table_change.models import Decision
-from delta_maintenance.operations.table_change.operation import require_changeable
-from delta_maintenance.operations.table_change.verb import ChangeVerb
+from delta_maintenance.operations.table_change.operation import ChangeVerb, require_changeable
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import TableChange

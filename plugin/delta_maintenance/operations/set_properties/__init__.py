@@ -10,20 +10,18 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
-from delta_maintenance.operations.table_change import facts as change_facts
-from delta_maintenance.operations.table_change.facts import (
+from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
     OUTCOMES,
-    commits_of,
-    conclusion,
-    planned_amounts,
-    raises_protocol,
-)
-from delta_maintenance.operations.table_change.options import (
     ChangeOptions,
     ChangePlan,
     ChangeResult,
     PropertyChange,
+    change_facts,
+    commits_of,
+    conclusion,
+    planned_amounts,
+    raises_protocol,
 )
 
 if TYPE_CHECKING:
@@ -72,7 +70,7 @@ class SetPropertiesResult(ChangeResult):
 def plan_facts(plan: SetPropertiesPlan) -> Facts:
     """The properties, the protocol that they need, and the clients that lose access."""
     mapped = "every column gets an ID and a physical name" if plan.maps_columns else None
-    return change_facts.plan_facts(plan) | {"columns": mapped}
+    return change_facts(plan) | {"columns": mapped}
 
 
 def result_facts(result: SetPropertiesResult) -> Facts:
@@ -114,7 +112,7 @@ RECORD = OperationRecord(
         key="protocol",
         rule="delta_maintenance.operations.table_change.policy:ProtocolRule",
         description="Features that the table must support, and its properties.",
-        due="delta_maintenance.operations.set_properties.policy:due",
+        due="delta_maintenance.operations.table_change.policy:due_set_properties",
     ),
     decisive=(*DECISIVE, "maps_columns"),
     asks_for_approval=raises_protocol,

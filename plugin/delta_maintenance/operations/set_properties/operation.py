@@ -15,8 +15,11 @@ from delta_maintenance.operations.set_properties import (
     SetPropertiesResult,
 )
 from delta_maintenance.operations.table_change.models import Decision
-from delta_maintenance.operations.table_change.operation import decide_change, require_changeable
-from delta_maintenance.operations.table_change.verb import ChangeVerb
+from delta_maintenance.operations.table_change.operation import (
+    ChangeVerb,
+    decide_change,
+    require_changeable,
+)
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self, TypeVar
 
-from delta_maintenance.operations.table_change.options import (
+from delta_maintenance.operations.table_change.documents import (
     ChangeOptions,
     ChangePlan,
     ChangeResult,

@@ -9,21 +9,19 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
-from delta_maintenance.operations.table_change import facts as change_facts
-from delta_maintenance.operations.table_change.facts import (
+from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
     OUTCOMES,
+    ChangeOptions,
+    ChangePlan,
+    ChangeResult,
+    ProtocolVersions,
+    change_facts,
     commits_of,
     conclusion,
     planned_amounts,
     protocol_text,
     raises_protocol,
-)
-from delta_maintenance.operations.table_change.options import (
-    ChangeOptions,
-    ChangePlan,
-    ChangeResult,
-    ProtocolVersions,
 )
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ class UpgradeProtocolResult(ChangeResult):
 
 def plan_facts(plan: UpgradeProtocolPlan) -> Facts:
     """The protocol before and after, and the clients that lose access."""
-    return change_facts.plan_facts(plan) | {"converted domains": plan.converted_domains}
+    return change_facts(plan) | {"converted domains": plan.converted_domains}
 
 
 def result_facts(result: UpgradeProtocolResult) -> Facts:
@@ -121,7 +119,7 @@ RECORD = OperationRecord(
         key="protocol",
         rule="delta_maintenance.operations.table_change.policy:ProtocolRule",
         description="Features that the table must support, and its properties.",
-        due="delta_maintenance.operations.upgrade_protocol.policy:due",
+        due="delta_maintenance.operations.table_change.policy:due_upgrade_protocol",
     ),
     decisive=DECISIVE,
     asks_for_approval=raises_protocol,

@@ -14,8 +14,11 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import sources_of
 from delta_maintenance.operations.table_change.models import Decision
-from delta_maintenance.operations.table_change.operation import decide_change, require_changeable
-from delta_maintenance.operations.table_change.verb import ChangeVerb
+from delta_maintenance.operations.table_change.operation import (
+    ChangeVerb,
+    decide_change,
+    require_changeable,
+)
 from delta_maintenance.operations.upgrade_protocol import (
     UpgradeProtocolOptions,
     UpgradeProtocolPlan,

@@ -11,8 +11,8 @@ from pydantic import Field
 from delta_maintenance.clock import SKEW
 from delta_maintenance.operations import health as table_health
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.assessed import AssessedOperation
-from delta_maintenance.operations.core.evaluation import (
+from delta_maintenance.operations.core.assessment import (
+    AssessedOperation,
     EvaluationContext,
     blocked,
     given,
