@@ -6,8 +6,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, Self
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.facts import duration_text, size_text
-from delta_maintenance.table.progress import Unit
 
 if TYPE_CHECKING:
     from delta_maintenance.table.progress import Unit
@@ -38,12 +36,17 @@ class ProgressText:
         elapsed = now - started
         if elapsed < _LEAST or not before < done < total:
             return line
+        # Parsing a Dag loads this module, and needs no text.
+        from delta_maintenance.operations.core.facts import duration_text
+
         left = elapsed * ((total - done) / (done - before))
         return f"{line}, about {duration_text(_rounded(left))} left"
 
 
 def amount_text(amount: int, unit: Unit) -> str:
     """Formats an amount of a stage. The name of the stage is the unit of a count."""
+    from delta_maintenance.operations.core.facts import size_text
+
     return size_text(amount) if unit == "bytes" else f"{amount:,}"
 
 
