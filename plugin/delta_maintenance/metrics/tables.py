@@ -11,7 +11,7 @@ from datetime import datetime
 
 from delta_maintenance.metrics import definitions as metrics
 from delta_maintenance.metrics.definitions import HEALTH_MEASURES, MOST_TABLES, Metric
-from delta_maintenance.operations.core.rendering import printable
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.redaction import redact, redact_address
 

@@ -24,14 +24,13 @@ from typing import Any, Literal, Self
 from delta_maintenance.address import Address, identity_of
 from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations.core.documents import without_controls
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import AnyOperation, find, known
-from delta_maintenance.operations.core.rendering import without_controls
-from delta_maintenance.operations.holds.held_back import HeldBack
-from delta_maintenance.operations.holds.options import HeldVersions
+from delta_maintenance.operations.holds.models import HeldBack, HeldVersions
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)

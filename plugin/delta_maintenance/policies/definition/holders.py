@@ -14,8 +14,7 @@ from delta_maintenance.operations.core.policy_values import (
     PolicyModel,
     StorageRule,
 )
-from delta_maintenance.operations.holds.kept_names import checked_name
-from delta_maintenance.operations.holds.options import KeptVersion, Reader, ReaderKind
+from delta_maintenance.operations.holds.models import KeptVersion, Reader, ReaderKind, checked_name
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 

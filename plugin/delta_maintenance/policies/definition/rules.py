@@ -27,7 +27,7 @@ from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.policy_values import PolicyModel, StorageRule
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
-from delta_maintenance.operations.holds.options import Holders
+from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.policies.definition.holders import ClonesRule, KeepRule, ReaderRule
 from delta_maintenance.policies.definition.hours import Hours
 from delta_maintenance.submission.configuration import checked_conf
