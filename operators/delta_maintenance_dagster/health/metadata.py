@@ -46,26 +46,26 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
         facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
     if brought := gained([PastRun.of(result, None)], now=result.ended_at):
         facts["gained"] = dg.MetadataValue.text("; ".join(brought))
-    facts["operations"] = _outcomes(result.outcomes)
+    facts["operations"] = _outcome_table(result.outcomes)
     if pending:
         facts |= of_pending(pending)
     if latest is not None:
-        facts["due"] = _assessed(latest)
+        facts["due"] = _operation_table(latest)
         facts |= of_held(latest.held)
     if before is not None and after is not None:
-        facts |= {
-            "version_before": dg.MetadataValue.int(before.version),
-            "version_after": dg.MetadataValue.int(after.version),
-            "commits_to_replay_before": dg.MetadataValue.int(before.commits_since_checkpoint),
-            "commits_to_replay_after": dg.MetadataValue.int(after.commits_since_checkpoint),
-        }
-    deleted = [_deleted(outcome.result) for outcome in result.outcomes if outcome.result]
-    facts |= {
-        "files_deleted": dg.MetadataValue.int(sum(files for files, _ in deleted)),
-        "bytes_deleted": dg.MetadataValue.int(sum(size for _, size in deleted)),
-        "commits_made": dg.MetadataValue.int(sum(each.commits for each in result.outcomes)),
-        "seconds": dg.MetadataValue.float((result.ended_at - result.started_at).total_seconds()),
-    }
+        facts |= _numbers(
+            version_before=before.version,
+            version_after=after.version,
+            commits_to_replay_before=before.commits_since_checkpoint,
+            commits_to_replay_after=after.commits_since_checkpoint,
+        )
+    deleted = [_deleted_amounts(outcome.result) for outcome in result.outcomes if outcome.result]
+    facts |= _numbers(
+        files_deleted=sum(files for files, _ in deleted),
+        bytes_deleted=sum(size for _, size in deleted),
+        commits_made=sum(outcome.commits for outcome in result.outcomes),
+        seconds=(result.ended_at - result.started_at).total_seconds(),
+    )
     facts |= of_freed(result)
     if after is not None:
         facts |= of_health(after)
@@ -95,31 +95,22 @@ def of_ledger(rows: Sequence[Mapping[str, Any]], prices: Prices | None) -> Metad
     if not rows:
         return {}
     money = {} if prices is None else {f"cost_{prices.currency}": "cost"}
+    columns = {"began": "string", "operation": "string", "outcome": "string", "by": "string"}
     return {
-        "last_operations": dg.MetadataValue.table(
-            records=[
-                dg.TableRecord(
-                    {
-                        "began": f"{row['started_at']:%Y-%m-%d %H:%M} UTC",
-                        "operation": row["operation"] or "",
-                        "outcome": row["outcome"],
-                        "by": row["done_by"],
-                        "seconds": round(row["seconds"] or 0.0, 1),
-                        "bytes_deleted": row["bytes_deleted"] or 0,
-                        **{name: round(row[key], 6) for name, key in money.items()},
-                    }
+        "last_operations": _table(
+            (
+                (
+                    f"{row['started_at']:%Y-%m-%d %H:%M} UTC",
+                    *(row["operation"] or "", row["outcome"], row["done_by"]),
+                    *(round(row["seconds"] or 0.0, 1), row["bytes_deleted"] or 0),
+                    *(round(row[name], 6) for name in money.values()),
                 )
                 for row in rows
-            ],
-            schema=_schema(
-                began="string",
-                operation="string",
-                outcome="string",
-                by="string",
-                seconds="float",
-                bytes_deleted="int",
-                **dict.fromkeys(money, "float"),
             ),
+            **columns,
+            seconds="float",
+            bytes_deleted="int",
+            **dict.fromkeys(money, "float"),
         )
     }
 
@@ -167,32 +158,23 @@ def _cell(text: str) -> str:
 def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
     """Returns the plans that wait for an approval, and their totals."""
     return {
-        "waiting_plans": dg.MetadataValue.table(
-            records=[
-                dg.TableRecord(
-                    {
-                        "plan": plan.id,
-                        "operation": plan.operation,
-                        "deletes_files": plan.files,
-                        "deletes_bytes": plan.bytes,
-                        "share_of_files": f"{plan.share:.0%}" if plan.share is not None else "",
-                        "commits": plan.commits,
-                        "waits_since": f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
-                        "why": _short(plan.reason),
-                    }
+        "waiting_plans": _table(
+            (
+                (
+                    *(plan.id, plan.operation, plan.files, plan.bytes),
+                    f"{plan.share:.0%}" if plan.share is not None else "",
+                    *(plan.commits, f"{plan.due_since:%Y-%m-%d %H:%M} UTC", _short(plan.reason)),
                 )
                 for plan in pending
-            ],
-            schema=_schema(
-                plan="string",
-                operation="string",
-                deletes_files="int",
-                deletes_bytes="int",
-                share_of_files="string",
-                commits="int",
-                waits_since="string",
-                why="string",
             ),
+            plan="string",
+            operation="string",
+            deletes_files="int",
+            deletes_bytes="int",
+            share_of_files="string",
+            commits="int",
+            waits_since="string",
+            why="string",
         ),
         "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in pending)),
         "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in pending)),
@@ -204,22 +186,22 @@ def of_held(held: Sequence[HeldBack]) -> Metadata:
     counted for each.
     """
     return {
-        "held_by": dg.MetadataValue.table(
-            records=[
-                dg.TableRecord(
-                    {
-                        "holder": each.holder,
-                        "until": "" if each.until is None else f"{each.until:%Y-%m-%d %H:%M} UTC",
-                        "files": each.files,
-                        "bytes": each.bytes,
-                        "why": _short(str(each)),
-                    }
+        "held_by": _table(
+            (
+                (
+                    hold.holder,
+                    "" if hold.until is None else f"{hold.until:%Y-%m-%d %H:%M} UTC",
+                    *(hold.files, hold.bytes, _short(str(hold))),
                 )
-                for each in held
-            ],
-            schema=_schema(holder="string", until="string", files="int", bytes="int", why="string"),
+                for hold in held
+            ),
+            holder="string",
+            until="string",
+            files="int",
+            bytes="int",
+            why="string",
         ),
-        "held_bytes": dg.MetadataValue.int(sum(each.bytes for each in held)),
+        "held_bytes": dg.MetadataValue.int(sum(hold.bytes for hold in held)),
     }
 
 
@@ -239,15 +221,27 @@ def of_health(health: TableHealth) -> Metadata:
     """Returns numbers of one version, always with the same names, so that Dagster plots them."""
     return {
         "log": dg.MetadataValue.md(log_picture(health.commits)),
-        "version": dg.MetadataValue.int(health.version),
-        "files": dg.MetadataValue.int(health.num_files),
-        "bytes": dg.MetadataValue.int(health.total_bytes),
-        "log_bytes": dg.MetadataValue.int(health.log_bytes),
-        "log_files": dg.MetadataValue.int(sum(kind.files for kind in health.log_files)),
-        "small_file_share": dg.MetadataValue.float(health.small_file_share),
-        "reclaimable_bytes": dg.MetadataValue.int(health.reclaimable_bytes),
-        "deletion_vector_share": dg.MetadataValue.float(health.deletion_vector_share),
+        **_numbers(
+            version=health.version,
+            files=health.num_files,
+            bytes=health.total_bytes,
+            log_bytes=health.log_bytes,
+            log_files=sum(kind.files for kind in health.log_files),
+            small_file_share=float(health.small_file_share),
+            reclaimable_bytes=health.reclaimable_bytes,
+            deletion_vector_share=float(health.deletion_vector_share),
+        ),
         "protocol": dg.MetadataValue.text(protocol_of(health)),
+    }
+
+
+def _numbers(**numbers: float) -> Metadata:
+    """Returns counts and bytes as integers, and shares and seconds as decimals, for plots."""
+    return {
+        name: dg.MetadataValue.int(number)
+        if isinstance(number, int)
+        else dg.MetadataValue.float(number)
+        for name, number in numbers.items()
     }
 
 
@@ -257,44 +251,38 @@ def protocol_of(health: TableHealth) -> str:
     return f"{versions}: {', '.join(health.features)}" if health.features else versions
 
 
-def _outcomes(outcomes: Iterable[OperationOutcome]) -> dg.TableMetadataValue:
-    return dg.MetadataValue.table(
-        records=[
-            dg.TableRecord(
-                {
-                    "operation": each.operation,
-                    "status": each.status,
-                    "seconds": round(each.seconds, 1),
-                    "engine": each.engine,
-                    "why": _short(each.reason),
-                }
-            )
-            for each in outcomes
-        ],
-        schema=_schema(
-            operation="string", status="string", seconds="float", engine="string", why="string"
+def _outcome_table(outcomes: Iterable[OperationOutcome]) -> dg.TableMetadataValue:
+    return _table(
+        (
+            (run.operation, run.status, round(run.seconds, 1), run.engine, _short(run.reason))
+            for run in outcomes
         ),
+        operation="string",
+        status="string",
+        seconds="float",
+        engine="string",
+        why="string",
     )
 
 
-def _assessed(assessment: Assessment) -> dg.TableMetadataValue:
+def _operation_table(assessment: Assessment) -> dg.TableMetadataValue:
+    return _table(
+        (
+            (operation.operation, operation.status, _short(operation.reason))
+            for operation in assessment.operations
+        ),
+        operation="string",
+        status="string",
+        why="string",
+    )
+
+
+def _table(rows: Iterable[Sequence[Any]], **columns: str) -> dg.TableMetadataValue:
+    """Returns a table; `columns` are the types by name, in the order of each row."""
     return dg.MetadataValue.table(
-        records=[
-            dg.TableRecord(
-                {
-                    "operation": each.operation,
-                    "status": each.status,
-                    "why": _short(each.reason),
-                }
-            )
-            for each in assessment.operations
-        ],
-        schema=_schema(operation="string", status="string", why="string"),
+        records=[dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],
+        schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]),
     )
-
-
-def _schema(**columns: str) -> dg.TableSchema:
-    return dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()])
 
 
 def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
@@ -325,7 +313,7 @@ def _cut(value: Any) -> Any:
     return in_dagster(value) if isinstance(value, str) else value
 
 
-def _deleted(result: Mapping[str, Any]) -> tuple[int, int]:
+def _deleted_amounts(result: Mapping[str, Any]) -> tuple[int, int]:
     """Returns the deleted files and bytes: of the table by a vacuum, of the log by its clean-up."""
     groups = sum(group.get("deleted") or 0 for group in result.get("groups") or ())
     files = result.get("deleted")

@@ -210,9 +210,9 @@ class TableHealth(Shown, Record):
     def facts(self) -> Facts:
         """The log, the files, the protocol, and the maintenance that the log records."""
         return {
-            **dict(_log(self)),
-            **dict(_files(self)),
-            **dict(_protocol(self)),
+            **_log(self),
+            **_files(self),
+            **_protocol(self),
             "maintenance": [
                 f"{_time(seen.timestamp)} {seen.operation} in version {seen.version}"
                 + (f": {seen.result}" if seen.result else "")
@@ -227,105 +227,84 @@ class TableHealth(Shown, Record):
         }
 
 
-def _log(health: TableHealth) -> Iterator[tuple[str, object]]:
-    yield (
-        "to replay",
-        (
-            f"{count_text(health.commits_since_checkpoint, 'commit')} "
-            f"({size_text(health.bytes_since_checkpoint)})"
-        ),
-    )
-    if health.checkpoint_version is None:
-        yield "checkpoint", "none"
-    else:
-        yield (
-            "checkpoint",
-            (
-                f"version {health.checkpoint_version}: {health.checkpoint_kind}, "
-                f"{size_text(health.checkpoint_bytes)}, of {_time(health.checkpoint_at)}"
-            ),
+def _log(health: TableHealth) -> Facts:
+    checkpoint, backlog, expired = "none", None, None
+    if health.checkpoint_version is not None:
+        size, at = size_text(health.checkpoint_bytes), _time(health.checkpoint_at)
+        kind = health.checkpoint_kind
+        checkpoint = f"version {health.checkpoint_version}: {kind}, {size}, of {at}"
+    if health.unpublished_commits is not None:
+        backlog = (
+            f"{count_text(health.unpublished_commits, 'commit')} not published, "
+            f"{health.unreported_commits or 0} not reported to the catalog as published"
         )
-    yield (
-        "to open",
-        (f"{count_text(health.files_to_open, 'file')} ({size_text(health.bytes_to_open)})"),
-    )
-    yield (
-        "log",
-        [
+    if health.expired_log_files:
+        expired = _amount(health.expired_log_files, "file", health.expired_log_bytes)
+    return {
+        "to replay": _amount(
+            health.commits_since_checkpoint, "commit", health.bytes_since_checkpoint
+        ),
+        "checkpoint": checkpoint,
+        "to open": _amount(health.files_to_open, "file", health.bytes_to_open),
+        "log": [
             f"{kind.kind.replace('-', ' ')}: {kind.files:,} ({size_text(kind.bytes)})"
             for kind in health.log_files
         ],
-    )
-    if health.unpublished_commits is not None:
-        yield (
-            "publication backlog",
-            f"{count_text(health.unpublished_commits, 'commit')} not published, "
-            f"{health.unreported_commits or 0} not reported to the catalog as published",
+        "publication backlog": backlog,
+        "behind its retention": expired,
+    }
+
+
+def _amount(number: int, noun: str, size: int) -> str:
+    return f"{count_text(number, noun)} ({size_text(size)})"
+
+
+def _files(health: TableHealth) -> Facts:
+    largest = max((bucket.files for bucket in health.file_sizes), default=1)
+    deleted_share, vectors = health.deleted_rows_share, None
+    if health.files_with_deletion_vector:
+        vectors = (
+            f"{health.files_with_deletion_vector:,} ({health.deletion_vector_share:.0%} of the "
+            f"files), {health.deleted_rows:,} rows deleted"
+            + (f" ({deleted_share:.1%})" if deleted_share is not None else "")
         )
-    if health.expired_log_files:
-        expired = count_text(health.expired_log_files, "file")
-        yield "behind its retention", f"{expired} ({size_text(health.expired_log_bytes)})"
-
-
-def _files(health: TableHealth) -> Iterator[tuple[str, object]]:
-    yield "files", f"{health.num_files:,} ({size_text(health.total_bytes)})"
-    yield (
-        "small files",
-        (
-            f"{health.small_files:,} below {size_text(health.small_file_bytes)} "
-            f"({health.small_file_share:.0%})"
-        ),
-    )
-    most = max((bucket.files for bucket in health.file_sizes), default=1)
-    yield (
-        "sizes from",
-        [
-            f"{size_text(bucket.from_bytes):>9} {_bar(bucket.files, most)} {bucket.files:,}"
+    return {
+        "files": f"{health.num_files:,} ({size_text(health.total_bytes)})",
+        "small files": f"{health.small_files:,} below {size_text(health.small_file_bytes)} "
+        f"({health.small_file_share:.0%})",
+        "sizes from": [
+            f"{size_text(bucket.from_bytes):>9} {_bar(bucket.files, largest)} {bucket.files:,}"
             for bucket in health.file_sizes
         ],
-    )
-    yield "tombstones", f"{health.tombstones:,}, of them {health.expired_tombstones:,} expired"
-    yield (
-        "to vacuum",
-        (
-            f"{count_text(health.reclaimable_files, 'file')}, at least "
-            f"{size_text(health.reclaimable_bytes)}"
-        ),
-    )
-    old = health.old_files
-    yield "time travel", _old_text(old) if old else None
-    yield "of them until", [f"{each.day}{_more(each)}: {_old_text([each])}" for each in old]
-    if health.files_with_deletion_vector:
-        share = health.deleted_rows_share
-        yield (
-            "deletion vectors",
-            (
-                f"{health.files_with_deletion_vector:,} ({health.deletion_vector_share:.0%} of the "
-                f"files), {health.deleted_rows:,} rows deleted"
-                + (f" ({share:.1%})" if share is not None else "")
-            ),
-        )
+        "tombstones": f"{health.tombstones:,}, of them {health.expired_tombstones:,} expired",
+        "to vacuum": f"{count_text(health.reclaimable_files, 'file')}, at least "
+        f"{size_text(health.reclaimable_bytes)}",
+        "time travel": _old_text(health.old_files) if health.old_files else None,
+        "of them until": [
+            f"{files.day}{' and later' if files.is_last else ''}: {_old_text([files])}"
+            for files in health.old_files
+        ],
+        "deletion vectors": vectors,
+    }
 
 
-def _old_text(found: Sequence[OldFiles]) -> str:
-    files, size = sum(each.files for each in found), sum(each.bytes for each in found)
-    return f"{count_text(files, 'file')}, at least {size_text(size)}"
+def _old_text(old_files: Sequence[OldFiles]) -> str:
+    number, size = sum(old.files for old in old_files), sum(old.bytes for old in old_files)
+    return f"{count_text(number, 'file')}, at least {size_text(size)}"
 
 
-def _more(old: OldFiles) -> str:
-    return " and later" if old.is_last else ""
-
-
-def _protocol(health: TableHealth) -> Iterator[tuple[str, object]]:
-    yield "protocol", f"reader {health.min_reader_version}, writer {health.min_writer_version}"
-    yield "features", ", ".join(health.features)
-    yield "not supported", [f"{each.operation}: {each.problem}" for each in health.refused]
-    yield "row tracking", health.row_tracking
-    yield "partitioned by", ", ".join(health.partition_columns)
-    yield "clustered by", ", ".join(health.clustering_columns)
-    yield "log retention", health.log_retention
-    yield "file retention", health.deleted_file_retention
-    yield "properties", health.properties
+def _protocol(health: TableHealth) -> Facts:
+    return {
+        "protocol": f"reader {health.min_reader_version}, writer {health.min_writer_version}",
+        "features": ", ".join(health.features),
+        "not supported": [f"{refusal.operation}: {refusal.problem}" for refusal in health.refused],
+        "row tracking": health.row_tracking,
+        "partitioned by": ", ".join(health.partition_columns),
+        "clustered by": ", ".join(health.clustering_columns),
+        "log retention": health.log_retention,
+        "file retention": health.deleted_file_retention,
+        "properties": health.properties,
+    }
 
 
 def _commits_by_day(health: TableHealth) -> Iterator[str]:
