@@ -47,7 +47,9 @@ def _findings(row: TableRow) -> Iterator[Mapping[str, Any]]:
     """Yields the counts of the last fsck; to read all of each report would take long."""
     for report in row.entry.reports if row.entry is not None else ():
         if report.operation == "fsck" and report.result is not None:
-            yield from (each for each in report.result.get("counts", ()) if each.get("count"))
+            yield from (
+                finding for finding in report.result.get("counts", ()) if finding.get("count")
+            )
 
 
 def _has_invalid_statistics(row: TableRow) -> bool:
@@ -55,10 +57,10 @@ def _has_invalid_statistics(row: TableRow) -> bool:
     operations = row.assessment.operations if row.assessment is not None else ()
     # Without options, the operation is blocked before anything was found.
     planned = any(
-        each.operation == "recompute-stats" and each.status != "not-due" and each.options
-        for each in operations
+        item.operation == "recompute-stats" and item.status != "not-due" and item.options
+        for item in operations
     )
-    return planned or any(each.get("kind") == "invalid-statistics" for each in _findings(row))
+    return planned or any(item.get("kind") == "invalid-statistics" for item in _findings(row))
 
 
 def _is_unreadable(row: TableRow) -> bool:
@@ -67,7 +69,7 @@ def _is_unreadable(row: TableRow) -> bool:
 
 
 def _is_corrupt(row: TableRow) -> bool:
-    return any(each.get("severity") == "corrupt" for each in _findings(row))
+    return any(finding.get("severity") == "corrupt" for finding in _findings(row))
 
 
 def _frees_nothing(row: TableRow) -> bool:
@@ -195,7 +197,7 @@ ANOMALIES: tuple[Anomaly, ...] = (
 
 def anomaly_of(row: TableRow) -> Anomaly | None:
     """Returns the worst anomaly of a table; None if it has none."""
-    return next((each for each in ANOMALIES if each.holds(row)), None)
+    return next((anomaly for anomaly in ANOMALIES if anomaly.holds(row)), None)
 
 
 def tier_of(row: TableRow, anomaly: Anomaly | None) -> Tier:
@@ -207,5 +209,5 @@ def tier_of(row: TableRow, anomaly: Anomaly | None) -> Tier:
 
 def is_named(row: TableRow, name: str) -> bool:
     """Whether a table has the anomaly of a key, or is in the tier of a name."""
-    found = anomaly_of(row)
-    return name == (found.key if name not in TIERS and found else tier_of(row, found))
+    anomaly = anomaly_of(row)
+    return name == (anomaly.key if name not in TIERS and anomaly else tier_of(row, anomaly))

@@ -96,8 +96,8 @@ def create_app(
     # Static files contain no data: the page that asks users to sign in needs them too.
     app.mount("/static", StaticFiles(directory=_FOLDER / "static"), name="static")
     app.middleware("http")(_with_headers)
-    kept = KeptHistory(policy, ledger, now=now)
-    pages = Pages(open_store, policy, now, open_questions, separate_approver, kept)
+    history = KeptHistory(policy, ledger, now=now)
+    pages = Pages(open_store, policy, now, open_questions, separate_approver, history)
     signed_in = [Depends(requires_access_view(AccessView.PLUGINS))]
     for path, page in (
         ("/", pages.tables),
@@ -112,7 +112,7 @@ def create_app(
         "/export.{form}", pages.exported_list, methods=["GET"], dependencies=signed_in
     )
     add_acknowledgement(app, pages.asked, now=now)
-    add_history(app, pages.everything, pages.rendered, kept)
+    add_history(app, pages.everything, pages.rendered, history)
     if metrics_token is not None:
         add_metrics(app, pages.everything, token=metrics_token)
     # Not a GET, because conditions may contain personal data, and servers log addresses.
@@ -171,7 +171,7 @@ class Pages:
         now: Callable[[], datetime],
         open_questions: OpenQuestions,
         separate_approver: bool,
-        kept: KeptHistory,
+        history: KeptHistory,
     ) -> None:
         self._open_store = open_store
         self._store: AssessmentStore | None = None
@@ -179,7 +179,7 @@ class Pages:
         self._now = now
         self._open_questions = open_questions
         self._separate_approver = separate_approver
-        self._kept = kept
+        self._kept = history
         self._templates = _environment()
 
     def tables(
@@ -188,8 +188,8 @@ class Pages:
         query: Annotated[listing.TableQuery, Depends(_filtered)],
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
-        known = self._policy.tables()
-        everything = self._everything(known)
+        policy_tables = self._policy.tables()
+        everything = self._everything(policy_tables)
         return self.rendered(
             request,
             "tables.html",
@@ -197,7 +197,7 @@ class Pages:
             overview=overview_of(everything, now=self._now()),
             shown=SHOWN,
             query=query,
-            known=known,
+            known=policy_tables,
             store=self._uri,
         )
 
@@ -260,9 +260,9 @@ class Pages:
         """The rows of all tables."""
         return self._everything(self._policy.tables())
 
-    def _everything(self, known: KnownTables) -> tuple[rows.TableRow, ...]:
+    def _everything(self, policy_tables: KnownTables) -> tuple[rows.TableRow, ...]:
         entries = self.asked(AssessmentStore.load_all)
-        return rows.build_rows(entries, known, plans_of=self._plans_of(entries))
+        return rows.build_rows(entries, policy_tables, plans_of=self._plans_of(entries))
 
     def _plans_of(self, entries: Sequence[AssessmentEntry | UnreadableEntry]) -> rows.PlansOf:
         still_open = self._open_questions(approvals.questions_about(entries))
@@ -276,13 +276,13 @@ class Pages:
         )
 
     def _row(self, name: str) -> rows.TableRow:
-        known = self._policy.tables()
-        entry = self.asked(partial(_load, name=name, uri=known.address_of(name)))
+        policy_tables = self._policy.tables()
+        entry = self.asked(partial(_load, name=name, uri=policy_tables.address_of(name)))
         if isinstance(entry, AssessmentEntry):
-            return rows.row_of(entry, known, plans_of=self._plans_of([entry]))
+            return rows.row_of(entry, policy_tables, plans_of=self._plans_of([entry]))
         if entry is not None:
             return rows.TableRow(name=name, uri=None, status="unreadable", problem=entry.problem)
-        table = next((table for table in known.tables if table.name == name), None)
+        table = next((table for table in policy_tables.tables if table.name == name), None)
         if table is None:
             raise HTTPException(404, "No table of this name is known.")
         return rows.never_assessed(table)
@@ -322,9 +322,9 @@ class Pages:
 def _load(store: AssessmentStore, *, name: str, uri: str | None) -> Any:
     """The entry of a table by its name, or by its address in any form."""
     for at in (uri, name):
-        found = store.load(at, name=name) if at else None
-        if found is not None:
-            return found
+        entry = store.load(at, name=name) if at else None
+        if entry is not None:
+            return entry
     return store.named(name)
 
 
@@ -362,7 +362,7 @@ def _environment() -> Environment:
         release=__version__,
         statuses=rows.STATUSES,
         tiers=anomalies.TIERS,
-        anomaly_names={each.key: each.title for each in anomalies.ANOMALIES},
+        anomaly_names={anomaly.key: anomaly.title for anomaly in anomalies.ANOMALIES},
         ends=ENDS,
         most_reason=MOST_REASON,
         scheduled_dag=SCHEDULED_DAG,
@@ -384,7 +384,7 @@ def _within(link: str | None) -> str | None:
     """
     if link is None or not _PATH.fullmatch(link):
         return None
-    leaves = any(unquote(part) in ("", ".", "..") for part in link.split("/")[1:])
+    leaves = any(unquote(segment) in ("", ".", "..") for segment in link.split("/")[1:])
     return None if leaves else link
 
 

@@ -34,16 +34,18 @@ class Question:
     @classmethod
     def at(cls, link: str | None) -> Question | None:
         """Returns the question of a task, given the page of the task within Airflow."""
-        found = _LINK.fullmatch(link or "")
-        if found is None:
+        match = _LINK.fullmatch(link or "")
+        if match is None:
             return None
-        dag, run, task = (unquote(part) for part in found.groups()[:3])
-        return cls(dag_id=dag, run_id=run, task_id=task, map_index=int(found[4] or -1))
+        dag, run, task = (unquote(segment) for segment in match.groups()[:3])
+        return cls(dag_id=dag, run_id=run, task_id=task, map_index=int(match[4] or -1))
 
     @property
     def api(self) -> str:
         """The path of the question in Airflow's API."""
-        dag, run, task = (quote(each, safe="") for each in (self.dag_id, self.run_id, self.task_id))
+        dag, run, task = (
+            quote(segment, safe="") for segment in (self.dag_id, self.run_id, self.task_id)
+        )
         return f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances/{task}/{self.map_index}/hitlDetails"
 
 
@@ -99,21 +101,21 @@ def open_questions(questions: frozenset[Question]) -> frozenset[Question]:
         TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.map_index
     ).where(
         TaskInstance.state.in_(_OPEN),
-        TaskInstance.run_id.in_({each.run_id for each in questions}),
+        TaskInstance.run_id.in_({question.run_id for question in questions}),
     )
     with create_session() as session:
-        found = {tuple(row) for row in session.execute(asking)}
+        open_keys = {tuple(row) for row in session.execute(asking)}
     return frozenset(
-        each
-        for each in questions
-        if (each.dag_id, each.run_id, each.task_id, each.map_index) in found
+        question
+        for question in questions
+        if (question.dag_id, question.run_id, question.task_id, question.map_index) in open_keys
     )
 
 
 def questions_about(entries: Iterable[object]) -> frozenset[Question]:
     """Returns the questions that the entries know."""
     plans = (p for e in entries if isinstance(e, AssessmentEntry) for p in e.pending)
-    return frozenset(found for plan in plans if (found := Question.at(plan.link)) is not None)
+    return frozenset(question for plan in plans if (question := Question.at(plan.link)) is not None)
 
 
 def waiting_plans(
@@ -124,15 +126,15 @@ def waiting_plans(
     A plan that a person requested waits as long as its question. The plan of a policy waits until
     it is made again.
     """
-    put_off, found = put_off_operations(entry.put_off, now=now), []
+    put_off, plans = put_off_operations(entry.put_off, now=now), []
     for plan in entry.pending:
         asked = Question.at(plan.link) if plan.is_open(now) else None
         question = asked if asked in still_open else None
         is_fresh = plan.is_fresh(now)
         if question is None and (not is_fresh or plan.operation in put_off or plan.approved_at):
             continue
-        found.append(WaitingPlan(plan=plan, question=question))
-    return tuple(found)
+        plans.append(WaitingPlan(plan=plan, question=question))
+    return tuple(plans)
 
 
 def grouped(plans: Sequence[WaitingPlan]) -> tuple[AskedTogether, ...]:

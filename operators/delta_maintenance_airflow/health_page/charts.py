@@ -41,57 +41,57 @@ def charts(health: TableHealth) -> tuple[Chart, ...] | None:
         library()
     except ImportError:
         return None
-    found = []
+    drawn_charts = []
     if len(health.commits) > 1:
-        found += [_replay(health), _commits(health)]
+        drawn_charts += [_replay(health), _commits(health)]
     elif health.commits:
-        found.append(_only_commit(health.commits[0]))
+        drawn_charts.append(_only_commit(health.commits[0]))
     if len(health.file_sizes) > 1:
-        found.append(_sizes(health))
+        drawn_charts.append(_sizes(health))
     elif health.file_sizes:
-        found.append(_only_size(health))
-    return tuple(found)
+        drawn_charts.append(_only_size(health))
+    return tuple(drawn_charts)
 
 
 def replayed(health: TableHealth) -> list[int | None]:
     """The number of commits that a reader of each version replays; None before the first known
     checkpoint."""
     commits = health.commits
-    last: int | None = None
+    checkpoint_version: int | None = None
     if commits and commits[0].version == 0:
-        last = -1
+        checkpoint_version = -1
     elif commits and (health.checkpoint_version or 0) < commits[0].version:
-        last = health.checkpoint_version
-    found: list[int | None] = []
+        checkpoint_version = health.checkpoint_version
+    counts: list[int | None] = []
     for commit in commits:
         if commit.is_checkpoint:
-            last = commit.version
-        found.append(None if last is None else commit.version - last)
-    return found
+            checkpoint_version = commit.version
+        counts.append(None if checkpoint_version is None else commit.version - checkpoint_version)
+    return counts
 
 
 def _replay(health: TableHealth) -> Chart:
     counts = list(zip(health.commits, replayed(health), strict=True))
-    known = [(commit, count) for commit, count in counts if count is not None]
+    known_counts = [(commit, count) for commit, count in counts if count is not None]
     chart = xy("Commits to replay", x_title="Version", y_title="Commits")
     chart.x_value_formatter = chart.value_formatter = lambda value: f"{value:,.0f}"
     chart.x_labels = whole_ticks(health.commits[0].version, health.commits[-1].version)
-    chart.y_labels = whole_ticks(0, max([count for _, count in known], default=0))
+    chart.y_labels = whole_ticks(0, max([count for _, count in known_counts], default=0))
     chart.add(
         "Commits to replay",
-        [point(commit.version, count, _of(commit)) for commit, count in known],
+        [point(commit.version, count, _of(commit)) for commit, count in known_counts],
         fill=True,
         show_dots=False,
     )
     for name, marked in (
-        ("Checkpoint", [pair for pair in known if pair[0].is_checkpoint]),
-        ("Log compaction", [pair for pair in known if pair[0].is_compaction]),
+        ("Checkpoint", [pair for pair in known_counts if pair[0].is_checkpoint]),
+        ("Log compaction", [pair for pair in known_counts if pair[0].is_compaction]),
     ):
         points = [point(commit.version, count, _of(commit)) for commit, count in marked]
         chart.add(name, points, stroke=False, dots_size=3.5)
     rows = [
         (f"{commit.version:,}", formats.count(count), formats.instant(commit.timestamp))
-        for commit, count in reversed(known[-20:])
+        for commit, count in reversed(known_counts[-20:])
     ]
     return Chart(
         "Commits to replay",
@@ -107,10 +107,10 @@ def _commits(health: TableHealth) -> Chart:
     chart.logarithmic = True
     commits = health.commits
     times = [commit.timestamp.timestamp() for commit in commits]
-    first, last = min(times), max(times)
-    chart.x_value_formatter = lambda value: moment(value, last - first)
+    earliest, latest = min(times), max(times)
+    chart.x_value_formatter = lambda value: moment(value, latest - earliest)
     chart.value_formatter = lambda value: formats.size(int(value))
-    chart.x_labels = time_ticks(first, last)
+    chart.x_labels = time_ticks(earliest, latest)
     sizes = [max(1, commit.bytes) for commit in commits]
     chart.y_labels = byte_ticks(min(sizes), max(sizes))
     kinds: dict[str, list[CommitPoint]] = {
@@ -118,8 +118,8 @@ def _commits(health: TableHealth) -> Chart:
         "With checkpoint": [c for c in commits if c.is_checkpoint],
         "With log compaction": [c for c in commits if c.is_compaction and not c.is_checkpoint],
     }
-    for name, some in kinds.items():
-        points = [point(c.timestamp.timestamp(), max(1, c.bytes), _of(c)) for c in some]
+    for name, commits_of_kind in kinds.items():
+        points = [point(c.timestamp.timestamp(), max(1, c.bytes), _of(c)) for c in commits_of_kind]
         chart.add(name, points, dots_size=2 if name == "Commit" else 3.5)
     rows = [
         (f"{commit.version:,}", formats.size(commit.bytes), formats.instant(commit.timestamp))
@@ -175,19 +175,19 @@ def _only_size(health: TableHealth) -> Chart:
     (bucket,) = health.file_sizes
     start, files = bucket.from_bytes, formats.count(bucket.files)
     between = f"{formats.size(start)} to {formats.size(2 * start)}" if start else "no bytes"
-    what = "The only data file has" if bucket.files == 1 else f"All {files} data files have"
+    subject = "The only data file has" if bucket.files == 1 else f"All {files} data files have"
     small = ", which is small" if start < health.small_file_bytes else ""
-    return Chart("File sizes", f"{what} {between}{small}")
+    return Chart("File sizes", f"{subject} {between}{small}")
 
 
 def _filled(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:
     """Yields the buckets, including empty ones in between, which are part of the shape."""
     from delta_maintenance.operations.health.models import SizeBucket
 
-    known = {bucket.from_bytes: bucket for bucket in sizes}
+    buckets = {bucket.from_bytes: bucket for bucket in sizes}
     start, end = sizes[0].from_bytes, sizes[-1].from_bytes
     while start <= end:
-        yield known.get(start) or SizeBucket(from_bytes=start, files=0, bytes=0)
+        yield buckets.get(start) or SizeBucket(from_bytes=start, files=0, bytes=0)
         start = start * 2 if start else sizes[1].from_bytes if len(sizes) > 1 else end + 1
 
 
@@ -197,7 +197,7 @@ def _of(commit: CommitPoint) -> str:
 
 
 def trend_charts(
-    trends: Trends, first: datetime, *, currency: str | None
+    trends: Trends, first_day: datetime, *, currency: str | None
 ) -> tuple[Chart, ...] | None:
     """The charts that have something to show; None if Pygal is not installed."""
     try:
@@ -205,38 +205,40 @@ def trend_charts(
     except ImportError:
         return None
     cost = {} if currency is None else {"Cost": trends.cost}
-    found = (
-        _line("Data files", "Live data files at the end of each day", trends.files, first, _count),
+    candidates = (
+        _line(
+            "Data files", "Live data files at the end of each day", trends.files, first_day, _count
+        ),
         _line(
             "Small files",
             "Their share of the live data files at the end of each day",
             trends.small_share,
-            first,
+            first_day,
             formats.percent,
         ),
         _line(
             "Log to open",
             "Bytes of log that a reader opens at the end of each day",
             trends.replay_bytes,
-            first,
+            first_day,
             _size,
         ),
         _weeks(
             "Reclaimed",
             "Bytes of deleted files by week, and whether their storage is still paid for",
             {"Deleted, not freed": trends.bytes_kept, "Freed": trends.bytes_freed},
-            first,
+            first_day,
             _size,
         ),
         _weeks(
             "Cost",
             f"Requests, received bytes and time by week, in {currency}",
             cost,
-            first,
+            first_day,
             money,
         ),
     )
-    return tuple(each for each in found if each is not None)
+    return tuple(chart for chart in candidates if chart is not None)
 
 
 def money(value: float) -> str:
@@ -253,13 +255,13 @@ def _size(value: float) -> str:
 
 
 def _line(
-    title: str, explanation: str, values: Numbers, first: datetime, text: Text
+    title: str, explanation: str, values: Numbers, first_day: datetime, text: Text
 ) -> Chart | None:
     """A line through the days with a value; the explanation alone for a single day."""
     days = [int(day) for day in np.flatnonzero(~np.isnan(values))]
     if not days or not np.nanmax(values):
         return None
-    times = [first + timedelta(days=day) for day in range(DAYS)]
+    times = [first_day + timedelta(days=day) for day in range(DAYS)]
     start, end = times[days[0]].timestamp(), times[-1].timestamp()
     chart = xy(title, x_title="Day (UTC)")
     chart.show_legend = False
@@ -283,7 +285,7 @@ def _line(
 
 
 def _weeks(
-    title: str, explanation: str, series: Mapping[str, Numbers], first: datetime, text: Text
+    title: str, explanation: str, series: Mapping[str, Numbers], first_day: datetime, text: Text
 ) -> Chart | None:
     """A bar for each week; the explanation alone if only one week has any."""
     # The last week ends today, so the first one lacks some days.
@@ -293,7 +295,7 @@ def _weeks(
         for name, values in series.items()
     }
     starts = [
-        first + timedelta(days=max(0, day - lacking)) for day in range(0, DAYS + lacking, _WEEK)
+        first_day + timedelta(days=max(0, day - lacking)) for day in range(0, DAYS + lacking, _WEEK)
     ]
     total = np.sum(list(weeks.values()), axis=0) if weeks else np.zeros(1)
     filled = np.flatnonzero(total)
@@ -301,8 +303,8 @@ def _weeks(
         return None
     if len(filled) == 1:
         at = int(filled[0])
-        parts = (f"{name.lower()} {text(each[at])}" for name, each in weeks.items() if each[at])
-        return Chart(title, f"Only in the week from {formats.day(starts[at])}: {', '.join(parts)}")
+        sums = (f"{name.lower()} {text(each[at])}" for name, each in weeks.items() if each[at])
+        return Chart(title, f"Only in the week from {formats.day(starts[at])}: {', '.join(sums)}")
     kind = library().StackedBar if len(weeks) > 1 else library().Bar
     chart = kind(**settings(title), x_title="Week from")
     chart.show_legend = len(weeks) > 1

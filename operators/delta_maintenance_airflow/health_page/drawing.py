@@ -97,17 +97,17 @@ def drawn(chart: Any) -> Markup:
 
 def _with_tooltip(parent: ElementTree.Element) -> None:
     """Browsers show `<title>`; the `<desc>` elements are for the library's own script."""
-    found = {child.get("class"): child.text or "" for child in parent.findall(f"{_SVG}desc")}
+    descriptions = {child.get("class"): child.text or "" for child in parent.findall(f"{_SVG}desc")}
     for child in parent.findall(f"{_SVG}desc"):
         parent.remove(child)
-    if "value" not in found:
+    if "value" not in descriptions:
         return
     for title in parent.findall(f"{_SVG}title"):
-        found.setdefault("x_label", title.text or "")
+        descriptions.setdefault("x_label", title.text or "")
         parent.remove(title)
     title = ElementTree.SubElement(parent, f"{_SVG}title")
-    parts = (found.get("x_label"), found["value"])
-    title.text = " – ".join(dict.fromkeys(part for part in parts if part))
+    lines = (descriptions.get("x_label"), descriptions["value"])
+    title.text = " – ".join(dict.fromkeys(line for line in lines if line))
 
 
 def point(x: float, y: float, label: str) -> dict[str, Any]:
@@ -115,15 +115,15 @@ def point(x: float, y: float, label: str) -> dict[str, Any]:
     return {"value": (x, y), "label": label}
 
 
-def whole_ticks(first: int, last: int) -> list[int]:
+def whole_ticks(lowest: int, highest: int) -> list[int]:
     """Round whole numbers from `first` to `last`."""
     step = 1
     steps = (factor * 10**power for power in range(16) for factor in (1, 2, 5))
     for step in steps:
-        if (last - first) / step < _TICKS:
+        if (highest - lowest) / step < _TICKS:
             break
-    start = -(-first // step) * step
-    return list(range(start, last + 1, step)) or [first]
+    start = -(-lowest // step) * step
+    return list(range(start, highest + 1, step)) or [lowest]
 
 
 def byte_ticks(smallest: int, largest: int) -> list[int]:
@@ -144,11 +144,11 @@ def _step(span: float) -> int:
     return next((step for step in _STEPS if span / step <= _TICKS), _STEPS[-1])
 
 
-def time_ticks(first: float, last: float) -> list[float]:
+def time_ticks(earliest: float, latest: float) -> list[float]:
     """Round times from `first` to `last`, in seconds."""
-    step = _step(last - first)
-    start = -(-int(first) // step) * step
-    return [float(value) for value in range(start, int(last) + 1, step)] or [first]
+    step = _step(latest - earliest)
+    start = -(-int(earliest) // step) * step
+    return [float(value) for value in range(start, int(latest) + 1, step)] or [earliest]
 
 
 def moment(value: float, span: float) -> str:

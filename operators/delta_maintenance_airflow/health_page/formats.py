@@ -85,16 +85,16 @@ def holder(name: str) -> str:
 
 def short_holder(name: str) -> str:
     """The name of a holder without its kind; of a clone the last part of its address."""
-    kind, _, rest = holder(name).partition(" ")
-    return rest.rstrip("/").rpartition("/")[2] or rest if rest else kind
+    kind, _, full_name = holder(name).partition(" ")
+    return full_name.rstrip("/").rpartition("/")[2] or full_name if full_name else kind
 
 
 def purpose(held: HeldBack) -> str:
     """The held versions, and why."""
-    first, last = held.first_version, held.last_version
-    later = "" if first == last else " and all later ones"
-    version = "" if first is None else f"version {first:,}{later}"
-    return ", ".join(each for each in (version, held.why) if each)
+    first_version, last_version = held.first_version, held.last_version
+    later = "" if first_version == last_version else " and all later ones"
+    version = "" if first_version is None else f"version {first_version:,}{later}"
+    return ", ".join(text for text in (version, held.why) if text)
 
 
 def status_name(status: str) -> str:

@@ -187,7 +187,7 @@ def what_ran(
 ) -> WhatRan:
     """The newest operations, all of them or those with an outcome and of a kind."""
     rows = history.newest
-    operations = sorted(each for each in pc.unique(rows["operation"]).to_pylist() if each)
+    operations = sorted(name for name in pc.unique(rows["operation"]).to_pylist() if name)
     for column, value in (("outcome", outcome), ("operation", operation)):
         if value:
             rows = rows.filter(pc.equal(rows[column], value))

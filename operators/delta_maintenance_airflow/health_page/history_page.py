@@ -51,8 +51,8 @@ def tops_of(rows: Sequence[TableRow]) -> tuple[Top, ...]:
     ) -> Top:
         numbers = [(row, number(row.health)) for row in rows if row.health is not None]
         numbers.sort(key=lambda pair: -pair[1])
-        shown = tuple(pair for pair in numbers[:MOST_TABLES] if pair[1])
-        return Top(key=key, title=title, rows=shown, text=text)
+        largest = tuple(pair for pair in numbers[:MOST_TABLES] if pair[1])
+        return Top(key=key, title=title, rows=largest, text=text)
 
     return (
         top("dead-bytes", "Dead bytes", lambda h: h.reclaimable_bytes, formats.size),
@@ -101,13 +101,13 @@ def add_history(
     app: FastAPI,
     everything: Callable[[], Sequence[TableRow]],
     rendered: Callable[..., Response],
-    kept: KeptHistory,
+    ledger_history: KeptHistory,
 ) -> None:
     """Adds the page and its export to the application."""
 
     def history(request: Request, query: Annotated[HistoryQuery, Depends(_query)]) -> Response:
         """The last 90 days."""
-        look = kept.look()
+        look = ledger_history.look()
         view = view_of(everything(), look, query)
         response = rendered(request, "history.html", view=view, query=query, outcomes=OUTCOMES)
         if look.is_reading:
@@ -120,7 +120,7 @@ def add_history(
         """One part of the page as a file."""
         if part not in PARTS:
             raise HTTPException(404, f"There is no such part; there are {', '.join(PARTS)}.")
-        look = kept.look()
+        look = ledger_history.look()
         if look.is_reading and part != "top":
             raise HTTPException(503, "The ledger is still being read; try again in a moment.")
         exported = PARTS[part](view_of(everything(), look, query))

@@ -49,9 +49,9 @@ class KnownTables:
         """A table by its name and address, or by a pattern that its address matches."""
         key = (name, uri)
         if key not in self._found:
-            known = self._in_catalog(name, uri) if is_catalog_name(name) else None
-            named = self._by_name.get(name) or self._by_identity.get(identity_of(uri))
-            self._found[key] = known or named or self._by_pattern(name, uri)
+            in_catalog = self._in_catalog(name, uri) if is_catalog_name(name) else None
+            by_name = self._by_name.get(name) or self._by_identity.get(identity_of(uri))
+            self._found[key] = in_catalog or by_name or self._by_pattern(name, uri)
         return self._found[key]
 
     def address_of(self, name: str) -> str | None:

@@ -55,7 +55,7 @@ class TablePage:
 
 def select(rows: Sequence[TableRow], query: TableQuery) -> TablePage:
     """The page of rows for a query."""
-    left = [row for row in rows if not row.in_policy]
+    left_policy = [row for row in rows if not row.in_policy]
     rows = _listed_rows(rows, query)
     matching = matching_rows(rows, query)
     pages = max(1, -(-len(matching) // PAGE_SIZE))
@@ -69,10 +69,10 @@ def select(rows: Sequence[TableRow], query: TableQuery) -> TablePage:
         pages=pages,
         counts={status: sum(row.status == status for row in rows) for status in STATUSES},
         operations={
-            record.name: sum(record.name in each for each in pending)
+            record.name: sum(record.name in operations for operations in pending)
             for record in policy_operations()
         },
-        left=len(left),
+        left=len(left_policy),
     )
 
 
@@ -124,8 +124,8 @@ def _of_health(key: Callable[[TableHealth], Any]) -> Callable[[TableRow], Any]:
 
 
 def _maintained_at(row: TableRow) -> datetime | None:
-    last = row.last_maintenance
-    return last.at if last is not None else None
+    maintenance = row.last_maintenance
+    return maintenance.at if maintenance is not None else None
 
 
 FURTHER = ("version", "log-bytes", "checkpoint-kind", "tombstones", "deletion-vectors", "protocol")

@@ -29,20 +29,20 @@ def add_metrics(
     token: Callable[[], str | None],
 ) -> None:
     """Adds the endpoint to the application of the page."""
-    kept = KeptText(lambda: text_of(everything()))
+    kept_text = KeptText(lambda: text_of(everything()))
 
     async def require_reader(request: Request) -> None:
         """Accepts the configured token, or else a user who may see the page."""
-        given = _bearer(request)
-        if given is not None and _is_token(given, token):
+        bearer = _bearer(request)
+        if bearer is not None and _is_token(bearer, token):
             return
-        user = await resolve_user_from_token(given or request.cookies.get(COOKIE_NAME_JWT_TOKEN))
+        user = await resolve_user_from_token(bearer or request.cookies.get(COOKIE_NAME_JWT_TOKEN))
         requires_access_view(AccessView.PLUGINS)(request, user)
 
     def metrics(request: Request) -> Response:
         """The metrics of all tables of the policy."""
         try:
-            text = kept.get()
+            text = kept_text.get()
         except TimeoutError:
             raise HTTPException(503, "The assessments are still being read.") from None
         headers, body = {"Vary": "Accept-Encoding"}, text.plain
@@ -53,7 +53,7 @@ def add_metrics(
             media_type=CONTENT_TYPE,
             headers=headers,
             # After the answer, which would take longer beside it.
-            background=BackgroundTask(kept.renew),
+            background=BackgroundTask(kept_text.renew),
         )
 
     app.add_api_route("/metrics", metrics, methods=["GET"], dependencies=[Depends(require_reader)])
@@ -83,7 +83,7 @@ def _bearer(request: Request) -> str | None:
     return value.strip() if scheme.lower() == "bearer" and value.strip() else None
 
 
-def _is_token(given: str, token: Callable[[], str | None]) -> bool:
+def _is_token(bearer: str, token: Callable[[], str | None]) -> bool:
     try:
         expected = token()
     except InvalidRequestError as error:
@@ -92,4 +92,4 @@ def _is_token(given: str, token: Callable[[], str | None]) -> bool:
     if expected is None:
         return False
     # Bytes of a header are decoded as Latin-1.
-    return hmac.compare_digest(given.encode("latin-1"), expected.encode())
+    return hmac.compare_digest(bearer.encode("latin-1"), expected.encode())

@@ -64,10 +64,10 @@ def option_fields(
     record: AnyOperation, by_policy: Mapping[str, Any] | None = None
 ) -> tuple[OptionField, ...]:
     """The fields of an operation: its subject first, and what shortens a retention last."""
-    found = [_field(each, by_policy or {}) for each in _fields(record)]
+    fields = [_field(flag, by_policy or {}) for flag in _fields(record)]
     order = {name: at for at, name in enumerate(record.subjects)}
-    found.sort(key=lambda e: (e.shortens, not e.required, order.get(e.name, len(order))))
-    return tuple(found)
+    fields.sort(key=lambda e: (e.shortens, not e.required, order.get(e.name, len(order))))
+    return tuple(fields)
 
 
 def policy_values(
@@ -80,9 +80,9 @@ def policy_values(
     """
     if assessment is None:
         return {}
-    asked = next((e.options for e in assessment.operations if e.operation == record.name), None)
-    if asked is not None:
-        return {each.name: getattr(asked, each.name) for each in _fields(record)}
+    options = next((e.options for e in assessment.operations if e.operation == record.name), None)
+    if options is not None:
+        return {flag.name: getattr(options, flag.name) for flag in _fields(record)}
     if policy is None:
         return {}
     try:
@@ -91,7 +91,7 @@ def policy_values(
         # A table that only its catalog can find.
         return {}
     rule = rules.value(record.policy.key) if record.policy is not None else None
-    values = {each.name: getattr(rule, each.name, None) for each in _fields(record)}
+    values = {flag.name: getattr(rule, flag.name, None) for flag in _fields(record)}
     common = {"other_writers": rules.other_writers, "engine": rules.engine.prefer}
     values |= {name: value for name, value in common.items() if name in values}
     return {name: value for name, value in values.items() if value is not None}
@@ -101,7 +101,7 @@ def read_answer(
     record: AnyOperation, given: Mapping[str, Any], *, short_retention: bool = False
 ) -> Answer:
     """Converts the changed fields of a form to options, and checks them by the record."""
-    fields = {each.name: each for each in flag_fields(record.options)}
+    fields = {flag.name: flag for flag in flag_fields(record.options)}
     options: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for name, value in given.items():
@@ -131,30 +131,30 @@ _OF_TASK = ("operation_id", "operation_since")
 
 
 def _fields(record: AnyOperation) -> list[FlagField]:
-    return [each for each in flag_fields(record.options) if each.name not in _OF_TASK]
+    return [flag for flag in flag_fields(record.options) if flag.name not in _OF_TASK]
 
 
-def _field(each: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
-    kind = _kind(each)
-    policys = by_policy.get(each.name, each.default)
-    differs = each.name in by_policy and policys != each.default
-    default = "" if each.is_required and not differs else _text(kind, policys)
-    title = f"{'no ' if _is_turned_off(each) else ''}{each.name.replace('_', ' ')}"
-    text = option_help(each)
+def _field(flag: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
+    kind = _kind(flag)
+    policys = by_policy.get(flag.name, flag.default)
+    differs = flag.name in by_policy and policys != flag.default
+    default = "" if flag.is_required and not differs else _text(kind, policys)
+    title = f"{'no ' if _is_turned_off(flag) else ''}{flag.name.replace('_', ' ')}"
+    text = option_help(flag)
     return OptionField(
-        name=each.name,
+        name=flag.name,
         title=f"{title[:1].upper()}{title[1:]}",
         help=f"{text[:1].upper()}{text[1:]}.",
         kind=kind,
-        required=each.is_required and not differs,
+        required=flag.is_required and not differs,
         default=default,
         by_policy=differs,
-        is_on=(policys is True) != _is_turned_off(each),
-        choices=_choices(each),
-        least=each.least,
-        unit=_unit(each.name) if kind == "number" else "",
-        example=_EXAMPLES.get(kind, "") if each.flag.example is None else each.flag.example,
-        shortens=each.name in SHORT_RETENTION,
+        is_on=(policys is True) != _is_turned_off(flag),
+        choices=_choices(flag),
+        least=flag.least,
+        unit=_unit(flag.name) if kind == "number" else "",
+        example=_EXAMPLES.get(kind, "") if flag.flag.example is None else flag.flag.example,
+        shortens=flag.name in SHORT_RETENTION,
     )
 
 
@@ -167,33 +167,33 @@ _SQL = ("CONDITION", "SQL")
 _UNITS = ("percent", "bytes", "files", "rows", "commits")
 
 
-def _kind(each: FlagField) -> Kind:
-    if each.kind is bool:
-        return "choice" if each.may_be_none else "switch"
-    if each.choices is not None:
+def _kind(flag: FlagField) -> Kind:
+    if flag.kind is bool:
+        return "choice" if flag.may_be_none else "switch"
+    if flag.choices is not None:
         return "choice"
-    if get_origin(each.kind) is tuple:
+    if get_origin(flag.kind) is tuple:
         return "list"
-    if isinstance(get_origin(each.kind), type) and issubclass(get_origin(each.kind), Mapping):
+    if isinstance(get_origin(flag.kind), type) and issubclass(get_origin(flag.kind), Mapping):
         return "mapping"
-    if each.kind is int:
-        return "size" if each.name.endswith("_bytes") else "number"
-    if each.kind is timedelta:
+    if flag.kind is int:
+        return "size" if flag.name.endswith("_bytes") else "number"
+    if flag.kind is timedelta:
         return "duration"
-    if each.kind is datetime:
+    if flag.kind is datetime:
         return "instant"
-    return "sql" if each.flag.metavar in _SQL else "text"
+    return "sql" if flag.flag.metavar in _SQL else "text"
 
 
-def _is_turned_off(each: FlagField) -> bool:
+def _is_turned_off(flag: FlagField) -> bool:
     """Whether the help says what happens without it, as that of a flag `--no-…`."""
-    return each.default is True and not each.may_be_none
+    return flag.default is True and not flag.may_be_none
 
 
-def _choices(each: FlagField) -> tuple[str, ...]:
-    if each.kind is bool and each.may_be_none:
+def _choices(flag: FlagField) -> tuple[str, ...]:
+    if flag.kind is bool and flag.may_be_none:
         return tuple(_FLAGS)
-    return each.choices or ()
+    return flag.choices or ()
 
 
 def _unit(name: str) -> str:
@@ -215,46 +215,46 @@ def _text(kind: Kind, value: Any) -> str:
     if kind == "size":
         return size_text(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={each}" for name, each in value.items())
+        return ", ".join(f"{name}={item}" for name, item in value.items())
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _value(each: FlagField, given: Any) -> Any:
+def _value(flag: FlagField, answer: Any) -> Any:
     """Converts what a field contains to the JSON of an option; the record checks the rest."""
-    kind = _kind(each)
-    if kind == "switch" and isinstance(given, bool):
-        return given != _is_turned_off(each)
-    if kind == "choice" and each.kind is bool:
-        return _FLAGS.get(given, given) if isinstance(given, str) else given
+    kind = _kind(flag)
+    if kind == "switch" and isinstance(answer, bool):
+        return answer != _is_turned_off(flag)
+    if kind == "choice" and flag.kind is bool:
+        return _FLAGS.get(answer, answer) if isinstance(answer, str) else answer
     if kind == "number":
-        return _whole(given)
+        return _whole(answer)
     if kind == "size":
-        return parse_size(given) if isinstance(given, str) else given
-    if kind == "list" and _is_whole(get_args(each.kind)[0]):
-        return [_whole(item) for item in _lines(given)]
+        return parse_size(answer) if isinstance(answer, str) else answer
+    if kind == "list" and _is_whole(get_args(flag.kind)[0]):
+        return [_whole(item) for item in _lines(answer)]
     if kind == "list":
-        return _lines(given)
-    return _mapping(_lines(given)) if kind == "mapping" else given
+        return _lines(answer)
+    return _mapping(_lines(answer)) if kind == "mapping" else answer
 
 
 def _is_whole(kind: Any) -> bool:
     return kind is int or get_args(kind)[:1] == (int,)
 
 
-def _lines(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, list) else [given]
+def _lines(answer: Any) -> Sequence[Any]:
+    return answer if isinstance(answer, list) else [answer]
 
 
-def _whole(given: Any) -> Any:
-    text = str(given).strip()
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else given
+def _whole(answer: Any) -> Any:
+    text = str(answer).strip()
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else answer
 
 
 def _mapping(lines: Sequence[Any]) -> dict[str, str]:
     pairs = [str(line).partition("=") for line in lines]
     if not all(name.strip() and sign for name, sign, _ in pairs):
         raise InvalidRequestError("a line is not NAME=VALUE", remedy="write one on each line")
-    found = {name.strip(): value.strip() for name, _, value in pairs}
-    if len(found) < len(pairs):
+    mapping = {name.strip(): value.strip() for name, _, value in pairs}
+    if len(mapping) < len(pairs):
         raise InvalidRequestError("a name occurs twice", remedy="give it one value")
-    return found
+    return mapping

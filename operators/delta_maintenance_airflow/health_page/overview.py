@@ -60,7 +60,7 @@ def gains_of(runs: Iterable[PastRun], *, now: datetime) -> Gains:
 
 
 def _less(numbers: Iterable[BeforeAfter | None]) -> int:
-    return sum(each.less for each in numbers if each is not None)
+    return sum(change.less for change in numbers if change is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         if now - run.at <= LATELY
     ]
     assessed = {row.assessment.assessed_at: row for row in rows if row.assessment is not None}
-    last = max(assessed, default=None)
+    newest = max(assessed, default=None)
     return Overview(
         tables=len(tables),
         failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
@@ -151,8 +151,8 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         plans=tuple(sorted(plans, key=lambda each: (each.plan.due_since, each.plan.name))),
         blocked=sum(row.status == "blocked" for row in tables),
         never_assessed=sum(row.status == "never-assessed" for row in tables),
-        last_assessed=last,
-        is_stale=last is not None and now - last > STALE,
+        last_assessed=newest,
+        is_stale=newest is not None and now - newest > STALE,
         oldest=assessed[min(assessed)] if assessed else None,
         tiers=tiers_of(tables),
         gained=gains_of(lately, now=now),

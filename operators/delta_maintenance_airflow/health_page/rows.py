@@ -80,9 +80,9 @@ class TableRow:
     def layout(self) -> LayoutResult | None:
         """The newest report on the layout of files; None also for one of another release."""
         reports = self.entry.reports if self.entry is not None else ()
-        found = next((each.result for each in reports if each.operation == "layout"), None)
+        result = next((report.result for report in reports if report.operation == "layout"), None)
         try:
-            return None if found is None else LayoutResult.from_json(found)
+            return None if result is None else LayoutResult.from_json(result)
         except InvalidRequestError:
             return None
 
@@ -94,7 +94,7 @@ class TableRow:
     @property
     def held_bytes(self) -> int:
         """Their bytes; those of files of several holders count for each."""
-        return sum(each.bytes for each in self.held)
+        return sum(hold.bytes for hold in self.held)
 
     @property
     def link(self) -> str | None:
@@ -127,7 +127,7 @@ class TableRow:
         if self.trouble is not None:
             return self.trouble.text
         operations = self.assessment.operations if self.assessment is not None else ()
-        reasons = {each.operation: each.reason for each in operations}
+        reasons = {assessed.operation: assessed.reason for assessed in operations}
         for operation, _, waiting in self.asked:
             return waiting.plan.reason if waiting is not None else reasons[operation]
         return None
@@ -167,35 +167,43 @@ class TableRow:
     @property
     def waiting(self) -> tuple[str, ...]:
         """The operations with plans that wait for an approval."""
-        return tuple(dict.fromkeys(each.plan.operation for each in self.plans))
+        return tuple(dict.fromkeys(waiting_plan.plan.operation for waiting_plan in self.plans))
 
     @property
     def will_ask(self) -> tuple[str, ...]:
         """The operations that the next run will plan, and then ask for an approval."""
-        planned = {each.plan.operation for each in self.plans if not each.plan.requested}
-        known = planned | _put_off(self.entry)
-        return tuple(each for each in self._needing_approval if each not in known)
+        planned = {
+            operation.plan.operation for operation in self.plans if not operation.plan.requested
+        }
+        known_operations = planned | _put_off(self.entry)
+        return tuple(
+            operation for operation in self._needing_approval if operation not in known_operations
+        )
 
     @property
     def blocked(self) -> tuple[str, ...]:
         """The operations that wait for a change or for the hours, and snoozed ones."""
         put_off = _put_off(self.entry)
-        later = tuple(each for each in self._needing_approval if each in put_off)
-        return (*self._operations(lambda each: each.status == "blocked"), *later)
+        later = tuple(operation for operation in self._needing_approval if operation in put_off)
+        return (*self._operations(lambda operation: operation.status == "blocked"), *later)
 
     @property
     def asked(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
         """All these operations, each with its status, and with its plan if one waits."""
-        waiting = tuple((each.plan.operation, "needs-approval", each) for each in self.plans)
+        waiting = tuple((item.plan.operation, "needs-approval", item) for item in self.plans)
         groups = ((self.will_ask, "will-ask"), (self.due, "due"), (self.blocked, "blocked"))
-        return waiting + tuple((each, status, None) for some, status in groups for each in some)
+        return waiting + tuple(
+            (item, status, None) for operations, status in groups for item in operations
+        )
 
     @property
     def next_at(self) -> datetime | None:
         """From when on the next operation may run that only waits for a time."""
         operations = self.assessment.operations if self.assessment is not None else ()
-        times = [each.due_at for each in operations if each.due_at is not None]
-        times += [each.until for each in self.entry.put_off] if self.entry is not None else []
+        times = [operation.due_at for operation in operations if operation.due_at is not None]
+        times += (
+            [operation.until for operation in self.entry.put_off] if self.entry is not None else []
+        )
         return min(times, default=None)
 
     @property
@@ -212,15 +220,15 @@ class TableRow:
 
     def _operations(self, chosen: Callable[[AssessedOperation], bool]) -> tuple[str, ...]:
         operations = self.assessment.operations if self.assessment else ()
-        return tuple(each.operation for each in operations if chosen(each))
+        return tuple(operation.operation for operation in operations if chosen(operation))
 
     @property
     def last_maintenance(self) -> LastMaintenance | None:
         """The last maintenance of the table, by this library or others."""
         if self.run is not None and self.run.outcomes:
-            started = [each for each in self.run.outcomes if each.status not in _NOT_BEGUN]
+            started = [outcome for outcome in self.run.outcomes if outcome.status not in _NOT_BEGUN]
             return LastMaintenance(
-                what=", ".join(each.operation for each in started or self.run.outcomes),
+                what=", ".join(outcome.operation for outcome in started or self.run.outcomes),
                 result=self.run.shown_status,
                 at=self.run.ended_at,
                 ours=True,
@@ -228,11 +236,11 @@ class TableRow:
         if self.run is not None and self.run.status == "failed":
             return LastMaintenance(what="run", result="failed", at=self.run.ended_at, ours=True)
         if self.health is not None and self.health.maintenance:
-            seen = self.health.maintenance[0]
+            maintenance = self.health.maintenance[0]
             return LastMaintenance(
-                what=seen.operation.lower(),
-                result=(seen.result or "committed").lower(),
-                at=seen.timestamp,
+                what=maintenance.operation.lower(),
+                result=(maintenance.result or "committed").lower(),
+                at=maintenance.timestamp,
                 ours=False,
             )
         return None
@@ -257,8 +265,12 @@ def build_rows(
 ) -> tuple[TableRow, ...]:
     """Builds a row for each entry, and for each table of the policy without an entry."""
     rows = [_row(entry, known, plans_of) for entry in entries]
-    seen = {row.entry.identity or identity_of(row.uri) for row in rows if row.entry and row.uri}
-    rows += (never_assessed(each) for each in known.tables if identity_of(each.uri) not in seen)
+    identities = {
+        row.entry.identity or identity_of(row.uri) for row in rows if row.entry and row.uri
+    }
+    rows += (
+        never_assessed(table) for table in known.tables if identity_of(table.uri) not in identities
+    )
     return tuple(rows)
 
 
@@ -299,7 +311,9 @@ def _status(entry: AssessmentEntry, plans: Sequence[WaitingPlan]) -> Status:
     assessment, run = entry.assessment, entry.run
     if assessment.status == "failed":
         return "failed"
-    open_operations = [each for each in assessment.operations if each.status == "due"]
+    open_operations = [
+        operation for operation in assessment.operations if operation.status == "due"
+    ]
     if run is not None and run.status == "failed" and entry.failure is not None:
         return "failed"
     if plans:
@@ -314,7 +328,7 @@ def _status(entry: AssessmentEntry, plans: Sequence[WaitingPlan]) -> Status:
 
 def _put_off(entry: AssessmentEntry | None) -> set[str]:
     # Each assessment removes expired entries.
-    return {each.operation for each in entry.put_off} if entry is not None else set()
+    return {answer.operation for answer in entry.put_off} if entry is not None else set()
 
 
 def _acknowledgement(entry: AssessmentEntry | None) -> Acknowledgement | None:

@@ -50,18 +50,18 @@ _CORRUPT = 5
 
 def problem_of(text: str, *, name: str, uri: str | None) -> Problem:
     """Divides the line of an error about a table."""
-    rest = text
+    message = text
     for table in (f"{uri} ({name})", uri, name):
-        if table is not None and rest.startswith(f"table {table}"):
-            rest = rest.removeprefix(f"table {table}")
+        if table is not None and message.startswith(f"table {table}"):
+            message = message.removeprefix(f"table {table}")
             break
-    where = _WHERE.match(rest)
+    where = _WHERE.match(message)
     version = where["version"] if where is not None else None
-    rest = rest[where.end() :] if where is not None else rest
-    told, _, remedy = rest.rpartition("; ")
+    message = message[where.end() :] if where is not None else message
+    clause, _, remedy = message.rpartition("; ")
     return Problem(
-        text=told or rest,
-        remedy=remedy if told else None,
+        text=clause or message,
+        remedy=remedy if clause else None,
         version=int(version) if version is not None else None,
         file=where["file"] if where is not None else None,
     )
@@ -69,7 +69,7 @@ def problem_of(text: str, *, name: str, uri: str | None) -> Problem:
 
 def examination_of(entry: AssessmentEntry) -> Examination | None:
     """What the last fsck has found; None if none is known, or only one of another release."""
-    outcome = next((each for each in entry.reports if each.operation == "fsck"), None)
+    outcome = next((report for report in entry.reports if report.operation == "fsck"), None)
     if outcome is None or outcome.result is None:
         return None
     planned = outcome.status == "planned"
@@ -80,7 +80,7 @@ def examination_of(entry: AssessmentEntry) -> Examination | None:
     return Examination(
         at=outcome.started_at,
         findings=read.findings,
-        total=sum(each.count for each in read.counts),
+        total=sum(report.count for report in read.counts),
         repairs=len(read.repairs) if planned else 0,
     )
 

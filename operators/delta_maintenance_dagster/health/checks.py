@@ -162,29 +162,37 @@ def build_health_step(
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         # The run may have selected only some of the checks.
-        wanted = context.selected_asset_check_keys
+        selected_checks = context.selected_asset_check_keys
         failed: list[Assessment] = []
         for table in tables:
-            names = {key.name for key in wanted if key.asset_key == table.key}
+            names = {key.name for key in selected_checks if key.asset_key == table.key}
             if not names:
                 continue
-            known = memory.recall(context.instance, table)
+            remembered = memory.recall(context.instance, table)
             opener = stores[table.key].resolve(context.resources)
-            assessment = _assessed(opener, table, known)
-            told = None
+            assessment = _assessed(opener, table, remembered)
+            acknowledgement = None
             if state is not None:
-                told = state.keep(context.resources, context.log, assessment)
-            if assessment.status == "failed" and told is None:
+                acknowledgement = state.keep(context.resources, context.log, assessment)
+            if assessment.status == "failed" and acknowledgement is None:
                 failed.append(assessment)
-            found = judge(assessment, table, thresholds, pending=known.pending, acknowledged=told)
-            for judgement in found:
+            judgements = judge(
+                assessment,
+                table,
+                thresholds,
+                pending=remembered.pending,
+                acknowledged=acknowledgement,
+            )
+            for judgement in judgements:
                 if judgement.name in names:
                     yield judgement.result(table)
         if failed:
-            problems = "; ".join(in_dagster(each.problem or each.uri) for each in failed[:_SHOWN])
+            problems = "; ".join(
+                in_dagster(failure.problem or failure.uri) for failure in failed[:_SHOWN]
+            )
             raise dg.Failure(
                 problems if len(failed) == 1 else f"{len(failed)} tables: {problems}",
-                allow_retries=all(each.retryable for each in failed),
+                allow_retries=all(failure.retryable for failure in failed),
             )
 
     return with_keys(health, tables)
@@ -247,8 +255,8 @@ def _checkpoint_lag(
     health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.checkpoint
-    own = rule.max_commits if rule is not None else None
-    limit = thresholds.max_commits_since_checkpoint if own is None else own
+    own_limit = rule.max_commits if rule is not None else None
+    limit = thresholds.max_commits_since_checkpoint if own_limit is None else own_limit
     lag = health.commits_since_checkpoint
     return Judgement(
         name="checkpoint_lag",
@@ -307,8 +315,8 @@ def _reclaimable_bytes(
     thresholds: HealthThresholds,
 ) -> Judgement:
     rule = table.policy.rules.vacuum
-    own = rule.min_reclaimable if rule is not None else None
-    limit = thresholds.max_reclaimable_bytes if own is None else int(own)
+    own_limit = rule.min_reclaimable if rule is not None else None
+    limit = thresholds.max_reclaimable_bytes if own_limit is None else int(own_limit)
     return Judgement(
         name="reclaimable_bytes",
         passed=health.reclaimable_bytes <= limit,
@@ -361,11 +369,11 @@ def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> 
 
 def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     missing = [
-        f"{each.operation}: {each.reason}"
-        for each in assessment.operations
+        f"{item.operation}: {item.reason}"
+        for item in assessment.operations
         # An operation that only waits for maintenance hours has an instant.
-        if (_changes_table(each.operation) and each.status != "not-due")
-        or (each.status == "blocked" and each.due_at is None)
+        if (_changes_table(item.operation) and item.status != "not-due")
+        or (item.status == "blocked" and item.due_at is None)
     ]
     return Judgement(
         name="protocol",
@@ -374,7 +382,7 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
         facts={
             "protocol": metadata.protocol_of(health),
             "row_tracking": health.row_tracking,
-            "refused": dg.MetadataValue.json([each.to_json() for each in health.refused]),
+            "refused": dg.MetadataValue.json([item.to_json() for item in health.refused]),
         },
     )
 

@@ -78,14 +78,14 @@ def of_freed(result: RunResult) -> Metadata:
     """Returns what becomes of the files that a run deleted; nothing if it deleted none."""
     from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
 
-    found = [each.freed for each in result.outcomes if each.freed is not None]
-    if not found:
+    freed = [item.freed for item in result.outcomes if item.freed is not None]
+    if not freed:
         return {}
     now = result.ended_at
-    facts: Metadata = {"bytes_freed": dg.MetadataValue.int(freed_bytes(found, now))}
-    if told := [*unfreed_texts(found, now)]:
-        facts["not_freed"] = dg.MetadataValue.text("; ".join(told))
-    if ends := [each.at for each in found if each.at is not None]:
+    facts: Metadata = {"bytes_freed": dg.MetadataValue.int(freed_bytes(freed, now))}
+    if unfreed := [*unfreed_texts(freed, now)]:
+        facts["not_freed"] = dg.MetadataValue.text("; ".join(unfreed))
+    if ends := [item.at for item in freed if item.at is not None]:
         facts["freed_at"] = dg.MetadataValue.timestamp(max(ends))
     return facts
 
@@ -127,7 +127,7 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
                 plan.operation,
                 _cell(plan.name),
                 f"{plan.files:,} files, {core.size_text(plan.bytes)}",
-                _cell(", ".join(each.holder for each in plan.held if each.files)),
+                _cell(", ".join(hold.holder for hold in plan.held if hold.files)),
                 f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
                 _cell(plan.asked_by or ""),
                 _cell(plan.reason),
@@ -140,9 +140,9 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
     ids = ", ".join(f'"{plan.id}"' for plan in plans)
     example = f"ops: {{run_approved_plans: {{config: {{plans: [{ids}]}}}}}}"
     text = "\n".join([columns, "|---" * 8 + "|", *rows])
-    how = f"To approve, launch `{job}` with the plans to run:\n```yaml\n{example}\n```"
+    instructions = f"To approve, launch `{job}` with the plans to run:\n```yaml\n{example}\n```"
     return {
-        "waiting": dg.MetadataValue.md(f"{text}\n\n{how}" if plans else "No plan waits."),
+        "waiting": dg.MetadataValue.md(f"{text}\n\n{instructions}" if plans else "No plan waits."),
         "waiting_plans": dg.MetadataValue.int(len(plans)),
         "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in plans)),
         "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in plans)),
@@ -289,13 +289,13 @@ def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
     """Returns the JSON of Results or Plans, with long lists shortened."""
     return dg.MetadataValue.json(
         {
-            each.operation: {
+            outcome.operation: {
                 name: _cut(value)
-                for name, value in each.result.items()
+                for name, value in outcome.result.items()
                 if name not in _SAID and value not in (None, "", [], {})
             }
-            for each in outcomes
-            if each.result is not None
+            for outcome in outcomes
+            if outcome.result is not None
         }
     )
 
@@ -308,8 +308,8 @@ def _cut(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _cut(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        more = [f"… {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
-        return [*(_cut(item) for item in value[:_SHOWN]), *more]
+        ellipsis = [f"… {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
+        return [*(_cut(item) for item in value[:_SHOWN]), *ellipsis]
     return in_dagster(value) if isinstance(value, str) else value
 
 
@@ -404,9 +404,9 @@ def in_dagster(message: str) -> str:
     return _FLAGS.sub(_options, message)
 
 
-def _options(found: re.Match[str]) -> str:
-    names = [name.replace("-", "_") for name in _FLAG.findall(found["flags"])]
-    before = found["before"] or "with "
+def _options(match: re.Match[str]) -> str:
+    names = [name.replace("-", "_") for name in _FLAG.findall(match["flags"])]
+    before = match["before"] or "with "
     kind = "option" if len(names) == 1 else "options"
-    after = found["flags"][len(found["flags"].rstrip(" ,")) :]
+    after = match["flags"][len(match["flags"].rstrip(" ,")) :]
     return f"{before}the {kind} {', '.join(names)}{after}"

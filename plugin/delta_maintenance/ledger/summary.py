@@ -176,12 +176,12 @@ def newest(
 
     With `prices`, they have a column `cost`.
     """
-    found = _rows(ledger, since)
+    all_rows = _rows(ledger, since)
     if table is not None:
-        found = found.filter(pc.equal(found["table_name"], table))
-    rows = found.select(_NEWEST)
+        all_rows = all_rows.filter(pc.equal(all_rows["table_name"], table))
+    rows = all_rows.select(_NEWEST)
     if prices is not None:
-        rows = rows.append_column("cost", costs_of(found, prices))
+        rows = rows.append_column("cost", costs_of(all_rows, prices))
     order = pc.sort_indices(rows, sort_keys=[("started_at", "descending")])
     return rows.take(order[:most])
 

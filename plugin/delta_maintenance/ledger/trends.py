@@ -123,8 +123,8 @@ def read_history(ledger: LedgerTable, *, now: datetime, prices: Prices | None) -
     version = ledger.version()
     since = first_day(now)
     count, daily, newest = 0, [_NO_DAYS], [_NO_ROWS]
-    for part in _parts(ledger.batches(_READ, since_month=f"{since:%Y-%m}")):
-        rows = _prepared(part, since=since, now=now, prices=prices)
+    for batch in _parts(ledger.batches(_READ, since_month=f"{since:%Y-%m}")):
+        rows = _prepared(batch, since=since, now=now, prices=prices)
         count += len(rows)
         daily = [_added_up([*daily, _days_of(rows, since)])]
         newest = [_newest([*newest, rows.select(_NO_ROWS.column_names)])]

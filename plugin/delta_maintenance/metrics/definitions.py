@@ -80,8 +80,8 @@ class HealthMeasure:
         """The number of all tables."""
         if self.whole is None:
             return sum(map(self.number, healths))
-        part = sum(self.number(health) * self.whole(health) for health in healths)
-        return part / (sum(map(self.whole, healths)) or 1)
+        total = sum(self.number(health) * self.whole(health) for health in healths)
+        return total / (sum(map(self.whole, healths)) or 1)
 
 
 def _pair(

@@ -80,8 +80,8 @@ class SparkTime:
 
     def taken(self) -> float | None:
         """Returns the time that was added since the last call; None if there was none."""
-        taken, self._seconds = self._seconds, None
-        return taken
+        seconds, self._seconds = self._seconds, None
+        return seconds
 
 
 class Measured:
@@ -93,9 +93,9 @@ class Measured:
 @contextmanager
 def measured(store: Store, jobs: SparkTime) -> Iterator[Measured]:
     """Measures the block, in which the time of jobs is added to `jobs`."""
-    found, began, before = Measured(), time.process_time(), store.usage
+    measuring, began, before = Measured(), time.process_time(), store.usage
     try:
-        yield found
+        yield measuring
     finally:
         cost = Cost(
             cpu_seconds=round(time.process_time() - began, 6),
@@ -115,7 +115,7 @@ def measured(store: Store, jobs: SparkTime) -> Iterator[Measured]:
                 bytes_read=used.bytes_received,
                 bytes_written=used.bytes_sent,
             )
-        found.cost = cost
+        measuring.cost = cost
 
 
 def freed_by(

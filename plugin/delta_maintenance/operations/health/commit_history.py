@@ -64,21 +64,26 @@ def commit_series(
     versions = sorted(listing.commits)[-max_commits:] if max_commits else []
     if previous is not None and not _continues(previous, listing):
         previous = None
-    known = {point.version: point for point in previous.commits} if previous is not None else {}
-    unread = [listing.commits[version] for version in versions if version not in known]
+    previous_points = (
+        {point.version: point for point in previous.commits} if previous is not None else {}
+    )
+    unread = [listing.commits[version] for version in versions if version not in previous_points]
     infos, warnings = _infos(snapshot.log.store, unread)
     times = _times(snapshot, listing, infos)
     checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
     compactions = {entry.file.end_version for entry in listing.compactions}
     points = []
-    seen = []
+    maintenance = []
     for version in versions:
-        if version in infos or version not in known:
+        if version in infos or version not in previous_points:
             info = infos.get(version)
             timestamp, operation = times[version], info.operation if info is not None else None
         else:
             info = None
-            timestamp, operation = known[version].timestamp, known[version].operation
+            timestamp, operation = (
+                previous_points[version].timestamp,
+                previous_points[version].operation,
+            )
         point = CommitPoint(
             version=version,
             timestamp=timestamp,
@@ -89,10 +94,10 @@ def commit_series(
         )
         points.append(point)
         if info is not None and operation in MAINTENANCE_OPERATIONS:
-            seen.append(_seen(point, info))
+            maintenance.append(_seen(point, info))
     return CommitSeries(
         points=tuple(points),
-        maintenance=_last_of_each([*(previous.maintenance if previous else ()), *seen]),
+        maintenance=_last_of_each([*(previous.maintenance if previous else ()), *maintenance]),
         warnings=warnings,
     )
 
@@ -103,8 +108,8 @@ def _continues(previous: TableHealth, listing: LogListing) -> bool:
     A table that was replaced by a copy of an earlier state has other ones, with the same table ID.
     """
     sizes = {version: entry.status.size for version, entry in listing.commits.items()}
-    same = all(sizes.get(p.version, p.bytes) == p.bytes for p in previous.commits)
-    return same and previous.version <= max(sizes, default=-1)
+    is_equal = all(sizes.get(p.version, p.bytes) == p.bytes for p in previous.commits)
+    return is_equal and previous.version <= max(sizes, default=-1)
 
 
 def _infos(
@@ -145,11 +150,11 @@ def _times(
 ) -> dict[int, datetime]:
     times = adjusted_times(listing)
     if in_commit_timestamps.is_active(snapshot.protocol, snapshot.metadata.configuration):
-        first = snapshot.properties.in_commit_timestamp_enablement_version or 0
+        enablement_version = snapshot.properties.in_commit_timestamp_enablement_version or 0
         for version, info in infos.items():
-            own = info.in_commit_timestamp if info is not None else None
-            if version >= first and own is not None:
-                times[version] = own
+            commit_time = info.in_commit_timestamp if info is not None else None
+            if version >= enablement_version and commit_time is not None:
+                times[version] = commit_time
     return {version: clock.instant(ms) for version, ms in times.items()}
 
 
@@ -164,8 +169,8 @@ def _seen(point: CommitPoint, info: CommitInfo) -> MaintenanceSeen:
     )
 
 
-def _last_of_each(seen: Iterable[MaintenanceSeen]) -> tuple[MaintenanceSeen, ...]:
+def _last_of_each(maintenance: Iterable[MaintenanceSeen]) -> tuple[MaintenanceSeen, ...]:
     newest: dict[tuple[str, str | None], MaintenanceSeen] = {}
-    for each in sorted(seen, key=lambda each: each.version):
-        newest[each.operation, each.result] = each
-    return tuple(sorted(newest.values(), key=lambda each: -each.version))
+    for operation in sorted(maintenance, key=lambda operation: operation.version):
+        newest[operation.operation, operation.result] = operation
+    return tuple(sorted(newest.values(), key=lambda operation: -operation.version))

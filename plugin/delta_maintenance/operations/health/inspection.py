@@ -109,10 +109,14 @@ def _segment(snapshot: Snapshot | TableSummary) -> LogSegment:
 
 def _checkpoint(snapshot: Snapshot | TableSummary) -> dict[str, Any] | None:
     files = _segment(snapshot).checkpoint
-    found = (snapshot.log if isinstance(snapshot, Snapshot) else snapshot).checkpoint
-    if files is None or found is None:
+    checkpoint = (snapshot.log if isinstance(snapshot, Snapshot) else snapshot).checkpoint
+    if files is None or checkpoint is None:
         return None
-    summary = found if isinstance(found, CheckpointSummary) else CheckpointSummary.of(found)
+    summary = (
+        checkpoint
+        if isinstance(checkpoint, CheckpointSummary)
+        else CheckpointSummary.of(checkpoint)
+    )
     return {
         "version": summary.version,
         "kind": summary.kind,

@@ -214,14 +214,14 @@ class TableHealth(Shown, Record):
             **_files(self),
             **_protocol(self),
             "maintenance": [
-                f"{_time(seen.timestamp)} {seen.operation} in version {seen.version}"
-                + (f": {seen.result}" if seen.result else "")
-                for seen in self.maintenance
+                f"{_time(done.timestamp)} {done.operation} in version {done.version}"
+                + (f": {done.result}" if done.result else "")
+                for done in self.maintenance
             ],
             "held by": [
-                str(HeldBack.of_version(each))
-                for each in self.kept_versions
-                if each.until is None or each.until > self.measured_at
+                str(HeldBack.of_version(kept_version))
+                for kept_version in self.kept_versions
+                if kept_version.until is None or kept_version.until > self.measured_at
             ],
             "commits a day": list(_commits_by_day(self)),
         }
@@ -289,7 +289,7 @@ def _files(health: TableHealth) -> Facts:
 
 
 def _old_text(old_files: Sequence[OldFiles]) -> str:
-    number, size = sum(old.files for old in old_files), sum(old.bytes for old in old_files)
+    number, size = sum(files.files for files in old_files), sum(files.bytes for files in old_files)
     return f"{count_text(number, 'file')}, at least {size_text(size)}"
 
 
@@ -312,14 +312,14 @@ def _commits_by_day(health: TableHealth) -> Iterator[str]:
     for point in health.commits:
         day = f"{point.timestamp:%Y-%m-%d}"
         days[day] = days.get(day, 0) + 1
-    shown = sorted(days)[-_DAYS:]
-    most = max((days[day] for day in shown), default=1)
-    for day in shown:
-        yield f"{day} {_bar(days[day], most)} {days[day]:,}"
+    newest_days = sorted(days)[-_DAYS:]
+    largest = max((days[day] for day in newest_days), default=1)
+    for day in newest_days:
+        yield f"{day} {_bar(days[day], largest)} {days[day]:,}"
 
 
-def _bar(number: int, most: int) -> str:
-    return "█" * max(1, round(number / most * _WIDTH))
+def _bar(number: int, largest: int) -> str:
+    return "█" * max(1, round(number / largest * _WIDTH))
 
 
 def _time(instant: datetime | None) -> str:

@@ -113,7 +113,7 @@ def measure(
         unreported = len(store.state.commits) if isinstance(store, ManagedStore) else None
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
-    kept, unreadable = _kept_versions(store)
+    kept_versions, unreadable = _kept_versions(store)
     return TableHealth(
         table=snapshot.table,
         table_id=snapshot.metadata.id,
@@ -128,7 +128,7 @@ def measure(
         maintenance=series.maintenance,
         unpublished_commits=unpublished,
         unreported_commits=unreported,
-        kept_versions=kept,
+        kept_versions=kept_versions,
         warnings=(
             *snapshot.warnings,
             *properties.problems,
@@ -144,9 +144,9 @@ def last_vacuum(maintenance: tuple[MaintenanceSeen, ...]) -> datetime | None:
     """The time of the last completed vacuum in the log."""
     return next(
         (
-            seen.timestamp
-            for seen in maintenance
-            if seen.operation == "VACUUM END" and seen.result == "COMPLETED"
+            operation.timestamp
+            for operation in maintenance
+            if operation.operation == "VACUUM END" and operation.result == "COMPLETED"
         ),
         None,
     )
@@ -276,12 +276,12 @@ def _files(sums: FileSums) -> dict[str, Any]:
         "reclaimable_bytes": sums.reclaimable_bytes,
         "old_files": tuple(
             OldFiles(
-                day=f"{clock.instant(each.day * _DAY_MS):%Y-%m-%d}",
-                is_last=each.is_last,
-                files=each.files,
-                bytes=each.bytes,
+                day=f"{clock.instant(old_files.day * _DAY_MS):%Y-%m-%d}",
+                is_last=old_files.is_last,
+                files=old_files.files,
+                bytes=old_files.bytes,
             )
-            for each in sums.old_files
+            for old_files in sums.old_files
         ),
         "files_with_deletion_vector": sums.with_deletion_vector,
         "deletion_vector_share": _share(sums.with_deletion_vector, num_files),
@@ -315,10 +315,10 @@ def _clustering_names(snapshot: Snapshot) -> tuple[str, ...]:
     """Returns the names of the clustering columns; the stored ones if the table lacks a column."""
     domains = snapshot.domain_metadata
     try:
-        found = current_columns(snapshot.protocol, snapshot.metadata, domains)
+        columns = current_columns(snapshot.protocol, snapshot.metadata, domains)
     except DeltaMaintenanceError:
         return tuple(".".join(path) for path in clustering_columns(domains) or ())
-    return tuple(column.name for column in found)
+    return tuple(column.name for column in columns)
 
 
 def _refusals(snapshot: Snapshot) -> Iterator[Refusal]:
@@ -336,8 +336,8 @@ def _refusals(snapshot: Snapshot) -> Iterator[Refusal]:
             yield Refusal(operation=operation.value, problem=str(error))
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def _share(number: int, total: int) -> float:
+    return number / total if total else 0.0
 
 
 def _before(instant: datetime, age: timedelta) -> int:
