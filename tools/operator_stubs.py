@@ -11,7 +11,7 @@ from pathlib import Path
 from delta_maintenance.delta_table.methods import annotation
 from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import BUILT_IN, find
-from delta_maintenance_airflow.operators.descriptions import Description, describe
+from delta_maintenance_airflow.operators.descriptions import OperatorDescription, describe
 
 STUB = Path(__file__).parents[1] / "operators/delta_maintenance_airflow/operators/__init__.pyi"
 
@@ -43,7 +43,7 @@ def text() -> str:
     return _HEAD + re.sub(r"(\): \.\.\.\n)\n(?=class .*\): \.\.\.\n)", r"\1", classes)
 
 
-def _class(description: Description) -> str:
+def _class(description: OperatorDescription) -> str:
     head = f"class {description.name}({', '.join(description.bases)}):"
     if not description.subjects:
         return f"{head} ...\n"

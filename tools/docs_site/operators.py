@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import griffe
 
 from delta_maintenance.operations.core.registry import BUILT_IN, find
-from delta_maintenance_airflow.operators.descriptions import Description, describe
+from delta_maintenance_airflow.operators.descriptions import OperatorDescription, describe
 from delta_maintenance_airflow.provider_info import get_provider_info
 from docs_site import source
 from docs_site.markdown import code, sentence, table
@@ -59,7 +59,7 @@ def connection(_: str) -> str:
     return table(("key in Extra", "label in the form", "meaning"), rows)
 
 
-def _generated(description: Description) -> str:
+def _generated(description: OperatorDescription) -> str:
     """A class that is made from the record of an operation."""
     bases = [base for name in description.bases for base in _lineage(_base(name))]
     defaults = _defaults(bases)

@@ -49,7 +49,7 @@ from delta_maintenance_airflow.health_page.history_page import add_history
 from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
 from delta_maintenance_airflow.health_page.metrics import add_metrics
 from delta_maintenance_airflow.health_page.option_fields import (
-    Answer,
+    CheckedOptions,
     option_fields,
     policy_values,
     read_answer,
@@ -111,8 +111,8 @@ def create_app(
     app.add_api_route(
         "/export.{form}", pages.exported_list, methods=["GET"], dependencies=signed_in
     )
-    add_acknowledgement(app, pages.asked, now=now)
-    add_history(app, pages.everything, pages.rendered, history)
+    add_acknowledgement(app, pages.ask_store, now=now)
+    add_history(app, pages.everything, pages.render_page, history)
     if metrics_token is not None:
         add_metrics(app, pages.everything, token=metrics_token)
     # Not a GET, because conditions may contain personal data, and servers log addresses.
@@ -143,7 +143,7 @@ def _query(
     )
 
 
-def _filtered(
+def _query_with_anomaly(
     query: Annotated[listing.TableQuery, Depends(_query)], anomaly: str = ""
 ) -> listing.TableQuery:
     return replace(query, anomaly=anomaly)
@@ -153,11 +153,11 @@ def checked_options(
     operation: Annotated[str, Body()],
     options: Annotated[dict[str, Any], Body()],
     short_retention: Annotated[bool, Body()] = False,
-) -> Answer:
+) -> CheckedOptions:
     """The options in a filled form, or its problems. Changes nothing."""
     record = registry.known(operation)
     if record is None:
-        return Answer(problems={"": f"the operation {operation[:80]!r} is not installed"})
+        return CheckedOptions(problems={"": f"the operation {operation[:80]!r} is not installed"})
     return read_answer(record, options, short_retention=short_retention)
 
 
@@ -185,12 +185,12 @@ class Pages:
     def tables(
         self,
         request: Request,
-        query: Annotated[listing.TableQuery, Depends(_filtered)],
+        query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)],
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
         policy_tables = self._policy.tables()
         everything = self._everything(policy_tables)
-        return self.rendered(
+        return self.render_page(
             request,
             "tables.html",
             page=listing.select(everything, query),
@@ -204,7 +204,7 @@ class Pages:
     def exported_list(
         self,
         form: ExportForm,
-        query: Annotated[listing.TableQuery, Depends(_filtered)],
+        query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)],
     ) -> Response:
         """The list of tables as a file: all that match, not only those of one page."""
         matching = listing.matching_rows(self.everything(), query)
@@ -215,7 +215,7 @@ class Pages:
         row = self._row(name)
         drawn = charts(row.health) if row.health is not None else None
         look = self._kept.look()
-        return self.rendered(
+        return self.render_page(
             request,
             "table.html",
             row=row,
@@ -232,7 +232,7 @@ class Pages:
         by_policy = (
             policy_values(record, self._policy.tables().policy, row.assessment) if record else {}
         )
-        return self.rendered(
+        return self.render_page(
             request,
             "run.html",
             row=row,
@@ -246,10 +246,10 @@ class Pages:
     def approvals(self, request: Request, user: GetUserDep) -> Response:
         """The plans that wait for an approval, to answer several at once."""
         everything = self.everything()
-        return self.rendered(
+        return self.render_page(
             request,
             "approvals.html",
-            groups=approvals.grouped([plan for row in everything for plan in row.plans]),
+            groups=approvals.group_plans([plan for row in everything for plan in row.plans]),
             # Airflow checks the permission; this person would be refused after the answer.
             refused={user.get_id(), user.get_name()} if self._separate_approver else set(),
             scheduled=SCHEDULED_DAG,
@@ -261,7 +261,7 @@ class Pages:
         return self._everything(self._policy.tables())
 
     def _everything(self, policy_tables: KnownTables) -> tuple[rows.TableRow, ...]:
-        entries = self.asked(AssessmentStore.load_all)
+        entries = self.ask_store(AssessmentStore.load_all)
         return rows.build_rows(entries, policy_tables, plans_of=self._plans_of(entries))
 
     def _plans_of(self, entries: Sequence[AssessmentEntry | UnreadableEntry]) -> rows.PlansOf:
@@ -271,13 +271,13 @@ class Pages:
     def problem(self, request: Request, error: Exception) -> Response:
         """An error page."""
         assert isinstance(error, HTTPException)
-        return self.rendered(
+        return self.render_page(
             request, "problem.html", code=error.status_code, detail=str(error.detail)
         )
 
     def _row(self, name: str) -> rows.TableRow:
         policy_tables = self._policy.tables()
-        entry = self.asked(partial(_load, name=name, uri=policy_tables.address_of(name)))
+        entry = self.ask_store(partial(_load, name=name, uri=policy_tables.address_of(name)))
         if isinstance(entry, AssessmentEntry):
             return rows.row_of(entry, policy_tables, plans_of=self._plans_of([entry]))
         if entry is not None:
@@ -287,7 +287,7 @@ class Pages:
             raise HTTPException(404, "No table of this name is known.")
         return rows.never_assessed(table)
 
-    def asked(self, question: Callable[[AssessmentStore], Any]) -> Any:
+    def ask_store(self, question: Callable[[AssessmentStore], Any]) -> Any:
         """Returns the answer of the store. If the store is unavailable, the page reports that."""
         try:
             if self._store is None:
@@ -303,7 +303,7 @@ class Pages:
     def _uri(self) -> str:
         return self._store.uri if self._store is not None else ""
 
-    def rendered(
+    def render_page(
         self, request: Request, template: str, *, code: int = 200, **values: Any
     ) -> Response:
         """A page from a template."""

@@ -137,7 +137,7 @@ def waiting_plans(
     return tuple(plans)
 
 
-def grouped(plans: Sequence[WaitingPlan]) -> tuple[AskedTogether, ...]:
+def group_plans(plans: Sequence[WaitingPlan]) -> tuple[AskedTogether, ...]:
     """Returns the plans by question, the oldest first; those without a question come last."""
     groups: dict[Question | None, list[WaitingPlan]] = {}
     for each in sorted(plans, key=lambda each: (each.question is None, each.plan.due_since)):

@@ -53,7 +53,7 @@ def charts(health: TableHealth) -> tuple[Chart, ...] | None:
     return tuple(drawn_charts)
 
 
-def replayed(health: TableHealth) -> list[int | None]:
+def replayed_commits(health: TableHealth) -> list[int | None]:
     """The number of commits that a reader of each version replays; None before the first known
     checkpoint."""
     commits = health.commits
@@ -71,7 +71,7 @@ def replayed(health: TableHealth) -> list[int | None]:
 
 
 def _replay(health: TableHealth) -> Chart:
-    counts = list(zip(health.commits, replayed(health), strict=True))
+    counts = list(zip(health.commits, replayed_commits(health), strict=True))
     known_counts = [(commit, count) for commit, count in counts if count is not None]
     chart = xy("Commits to replay", x_title="Version", y_title="Commits")
     chart.x_value_formatter = chart.value_formatter = lambda value: f"{value:,.0f}"
@@ -137,7 +137,7 @@ def _commits(health: TableHealth) -> Chart:
 def _sizes(health: TableHealth) -> Chart:
     chart = library().StackedBar(**settings("Files by size"), x_title="From this size")
     chart.show_legend = False
-    buckets = list(_filled(health.file_sizes))
+    buckets = list(_without_gaps(health.file_sizes))
     chart.value_formatter = lambda value: f"{value:,.0f}"
     chart.y_labels = whole_ticks(0, max(bucket.files for bucket in buckets))
     chart.x_labels = [formats.size(bucket.from_bytes) for bucket in buckets]
@@ -180,7 +180,7 @@ def _only_size(health: TableHealth) -> Chart:
     return Chart("File sizes", f"{subject} {between}{small}")
 
 
-def _filled(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:
+def _without_gaps(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:
     """Yields the buckets, including empty ones in between, which are part of the shape."""
     from delta_maintenance.operations.health.models import SizeBucket
 

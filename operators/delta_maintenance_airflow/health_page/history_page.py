@@ -100,7 +100,7 @@ def view_of(rows: Sequence[TableRow], look: LedgerLook, query: HistoryQuery) -> 
 def add_history(
     app: FastAPI,
     everything: Callable[[], Sequence[TableRow]],
-    rendered: Callable[..., Response],
+    render_page: Callable[..., Response],
     ledger_history: KeptHistory,
 ) -> None:
     """Adds the page and its export to the application."""
@@ -109,7 +109,7 @@ def add_history(
         """The last 90 days."""
         look = ledger_history.look()
         view = view_of(everything(), look, query)
-        response = rendered(request, "history.html", view=view, query=query, outcomes=OUTCOMES)
+        response = render_page(request, "history.html", view=view, query=query, outcomes=OUTCOMES)
         if look.is_reading:
             response.headers["Refresh"] = str(RELOAD_SECONDS)
         return response

@@ -78,7 +78,7 @@ def select(rows: Sequence[TableRow], query: TableQuery) -> TablePage:
 
 def matching_rows(rows: Sequence[TableRow], query: TableQuery) -> list[TableRow]:
     """All rows for a query, in its order."""
-    return _sorted([row for row in _listed_rows(rows, query) if _matches(row, query)], query)
+    return _sort_rows([row for row in _listed_rows(rows, query) if _matches(row, query)], query)
 
 
 def _listed_rows(rows: Sequence[TableRow], query: TableQuery) -> list[TableRow]:
@@ -110,7 +110,7 @@ def has_words(row: TableRow, text: str) -> bool:
     return all(word in hay for word in words)
 
 
-def _sorted(rows: list[TableRow], query: TableQuery) -> list[TableRow]:
+def _sort_rows(rows: list[TableRow], query: TableQuery) -> list[TableRow]:
     """Sorts the rows; rows without a value come last in both directions."""
     key = COLUMNS.get(query.sort, COLUMNS["status"])
     rows = sorted(rows, key=lambda row: row.name.casefold())

@@ -52,7 +52,7 @@ class OptionField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class CheckedOptions:
     """The options in a filled form, or the problems of its fields."""
 
     options: dict[str, Any] = field(default_factory=dict)
@@ -99,7 +99,7 @@ def policy_values(
 
 def read_answer(
     record: AnyOperation, given: Mapping[str, Any], *, short_retention: bool = False
-) -> Answer:
+) -> CheckedOptions:
     """Converts the changed fields of a form to options, and checks them by the record."""
     fields = {flag.name: flag for flag in flag_fields(record.options)}
     options: dict[str, Any] = {}
@@ -116,7 +116,7 @@ def read_answer(
             require_allowed_options(options, short_retention=short_retention)
         except AirflowFailException as error:
             problems[""] = str(error)
-    return Answer(problems=problems) if problems else Answer(options=options)
+    return CheckedOptions(problems=problems) if problems else CheckedOptions(options=options)
 
 
 def _problem(name: str, error: InvalidRequestError) -> str:

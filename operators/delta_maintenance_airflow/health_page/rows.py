@@ -18,9 +18,9 @@ from delta_maintenance.policies.models import AssessedOperation, Assessment, Run
 from delta_maintenance_airflow.health_page.approvals import WaitingPlan
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 from delta_maintenance_airflow.health_page.trouble import (
-    Examination,
+    FsckSummary,
     Problem,
-    Step,
+    RemedyStep,
     examination_of,
     problem_of,
     steps_for,
@@ -109,12 +109,12 @@ class TableRow:
         return problem_of(self.problem, name=self.name, uri=self.uri)
 
     @property
-    def examination(self) -> Examination | None:
+    def examination(self) -> FsckSummary | None:
         """What the last fsck has found."""
         return examination_of(self.entry) if self.entry is not None else None
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[RemedyStep, ...]:
         """What to do about a table that cannot be read."""
         trouble = self.trouble
         if self.entry is None or trouble is None or self.entry.assessment.status != "failed":
@@ -128,7 +128,7 @@ class TableRow:
             return self.trouble.text
         operations = self.assessment.operations if self.assessment is not None else ()
         reasons = {assessed.operation: assessed.reason for assessed in operations}
-        for operation, _, waiting in self.asked:
+        for operation, _, waiting in self.pending_operations:
             return waiting.plan.reason if waiting is not None else reasons[operation]
         return None
 
@@ -188,7 +188,7 @@ class TableRow:
         return (*self._operations(lambda operation: operation.status == "blocked"), *later)
 
     @property
-    def asked(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
+    def pending_operations(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
         """All these operations, each with its status, and with its plan if one waits."""
         waiting = tuple((item.plan.operation, "needs-approval", item) for item in self.plans)
         groups = ((self.will_ask, "will-ask"), (self.due, "due"), (self.blocked, "blocked"))

@@ -23,7 +23,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class FsckSummary:
     """What the last fsck has found."""
 
     at: datetime
@@ -35,7 +35,7 @@ class Examination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class RemedyStep:
     """One thing to do."""
 
     text: str
@@ -67,7 +67,7 @@ def problem_of(text: str, *, name: str, uri: str | None) -> Problem:
     )
 
 
-def examination_of(entry: AssessmentEntry) -> Examination | None:
+def examination_of(entry: AssessmentEntry) -> FsckSummary | None:
     """What the last fsck has found; None if none is known, or only one of another release."""
     outcome = next((report for report in entry.reports if report.operation == "fsck"), None)
     if outcome is None or outcome.result is None:
@@ -77,7 +77,7 @@ def examination_of(entry: AssessmentEntry) -> Examination | None:
         read = (FsckPlan if planned else FsckResult).from_json(outcome.result)
     except InvalidRequestError:
         return None
-    return Examination(
+    return FsckSummary(
         at=outcome.started_at,
         findings=read.findings,
         total=sum(report.count for report in read.counts),
@@ -86,34 +86,38 @@ def examination_of(entry: AssessmentEntry) -> Examination | None:
 
 
 def steps_for(
-    entry: AssessmentEntry, problem: Problem, examination: Examination | None
-) -> tuple[Step, ...]:
+    entry: AssessmentEntry, problem: Problem, examination: FsckSummary | None
+) -> tuple[RemedyStep, ...]:
     """What to do about a table that cannot be read, in order."""
     assessment = entry.assessment
     remedy = _sentence(problem.remedy or "Correct what the problem names")
     if assessment.retryable:
         return (
-            Step(text="Wait for the next run: it may pass, and the run tries again."),
-            Step(text=f"If it lasts: {remedy[:1].lower()}{remedy[1:]}"),
+            RemedyStep(text="Wait for the next run: it may pass, and the run tries again."),
+            RemedyStep(text=f"If it lasts: {remedy[:1].lower()}{remedy[1:]}"),
         )
     damaged = assessment.exit_status == _CORRUPT and (problem.version, problem.file) != (None, None)
     if not damaged and examination is None:
         again = "lists it" if assessment.subject == "pattern" else "assesses the table"
-        return (Step(text=remedy), Step(text=f"The next run {again} again."))
+        return (RemedyStep(text=remedy), RemedyStep(text=f"The next run {again} again."))
     stop = (
         "Pause every vacuum and every clean-up of this table, also those of other tools. The "
         "policy deletes nothing from a table that cannot be read."
     )
     again = "Examine it again. Resume deletions only when it is sound."
     return (
-        Step(text=stop),
-        *([Step(text="Find out what is wrong.", examines=True)] if examination is None else []),
-        Step(text=_correction(remedy, examination), examines=_repairs(examination)),
-        Step(text=again, examines=examination is not None and not _repairs(examination)),
+        RemedyStep(text=stop),
+        *(
+            [RemedyStep(text="Find out what is wrong.", examines=True)]
+            if examination is None
+            else []
+        ),
+        RemedyStep(text=_correction(remedy, examination), examines=_repairs(examination)),
+        RemedyStep(text=again, examines=examination is not None and not _repairs(examination)),
     )
 
 
-def _correction(remedy: str, examination: Examination | None) -> str:
+def _correction(remedy: str, examination: FsckSummary | None) -> str:
     if examination is None or not examination.findings:
         return remedy
     if _repairs(examination):
@@ -124,7 +128,7 @@ def _correction(remedy: str, examination: Examination | None) -> str:
     return "Follow the remedy of each finding, in the order of the list."
 
 
-def _repairs(examination: Examination | None) -> bool:
+def _repairs(examination: FsckSummary | None) -> bool:
     return examination is not None and examination.repairs > 0
 
 

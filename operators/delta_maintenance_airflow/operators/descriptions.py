@@ -16,7 +16,7 @@ _FLAG = re.compile(r"--([a-z][a-z-]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
+class OperatorDescription:
     """The parts of a generated class."""
 
     name: str
@@ -33,12 +33,12 @@ def class_name(operation: str) -> str:
     return f"Delta{''.join(word.capitalize() for word in operation.split('-'))}Operator"
 
 
-def describe(record: AnyOperation) -> Description:
+def describe(record: AnyOperation) -> OperatorDescription:
     """Describes the operator of an operation."""
     flags = {field.name: field for field in flag_fields(record.options)}
     bases = tuple(_bases(record))
     subjects = tuple(flags.pop(name) for name in record.subjects)
-    return Description(
+    return OperatorDescription(
         name=class_name(record.name),
         bases=bases,
         subjects=subjects,

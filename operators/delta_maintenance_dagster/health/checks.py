@@ -170,7 +170,7 @@ def build_health_step(
                 continue
             remembered = memory.recall(context.instance, table)
             opener = stores[table.key].resolve(context.resources)
-            assessment = _assessed(opener, table, remembered)
+            assessment = _assess_table(opener, table, remembered)
             acknowledgement = None
             if state is not None:
                 acknowledgement = state.keep(context.resources, context.log, assessment)
@@ -198,7 +198,7 @@ def build_health_step(
     return with_keys(health, tables)
 
 
-def _assessed(
+def _assess_table(
     storage: DeltaStorageResource, table: DeltaTable, known: memory.Memory
 ) -> "Assessment":
     # Loads pyarrow, which loading definitions must not require.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from delta_maintenance.ledger.rows import DoneBy
     from delta_maintenance.operations.core.freed import Freed
     from delta_maintenance.operations.core.registry import AnyOperation
-    from delta_maintenance.policies.measuring import Cost, Measured
+    from delta_maintenance.policies.measuring import Cost, MeasuredBlock
     from delta_maintenance.policies.models import OperationOutcome, RunResult
     from delta_maintenance.storage import Store
 
@@ -37,7 +37,7 @@ class OneOperation:
         self._is_wanted = is_wanted
         self._measuring = ExitStack()
         self._store: Store | None = None
-        self._measured: Measured | None = None
+        self._measured: MeasuredBlock | None = None
         self._on_spark = False
         self._task_seconds: float | None = None
 

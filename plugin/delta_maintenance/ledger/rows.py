@@ -21,7 +21,7 @@ ColumnType = Literal["string", "long", "double", "timestamp", "boolean", "metric
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class LedgerColumn:
     """A column of the ledger; null if a row has no value for it."""
 
     name: str
@@ -46,71 +46,77 @@ _METRICS = {
 }
 PARTITION = "month"
 COLUMNS = (
-    Column(PARTITION, "string", "The month in which the operation began, such as 2026-11, in UTC."),
-    Column("row_id", "string", "Unique to the row: the ID of the run, and a number."),
-    Column("run_id", "string", "The run on one table to which the row belongs."),
-    Column("started_at", "timestamp", "When the operation began."),
-    Column("ended_at", "timestamp", "When it ended."),
-    Column(
+    LedgerColumn(
+        PARTITION, "string", "The month in which the operation began, such as 2026-11, in UTC."
+    ),
+    LedgerColumn("row_id", "string", "Unique to the row: the ID of the run, and a number."),
+    LedgerColumn("run_id", "string", "The run on one table to which the row belongs."),
+    LedgerColumn("started_at", "timestamp", "When the operation began."),
+    LedgerColumn("ended_at", "timestamp", "When it ended."),
+    LedgerColumn(
         "done_by",
         "string",
         "What ran it: cli, airflow, dagster, python or spark; other for maintenance by other "
         "engines, found in the log of the table.",
     ),
-    Column("engine", "string", "Where the work was done: local or spark."),
-    Column("engine_info", "string", "The program and its version, as in the log of the table."),
-    Column("table_uri", "string", "The address of the table."),
-    Column("table_name", "string", "Its name in the policy, or in its catalog."),
-    Column("table_id", "string", "The ID in the metadata of the table."),
-    Column("owner", "string", "The owner of the table by the policy or the catalog."),
-    Column("operation", "string", "The operation, such as optimize."),
-    Column("reason", "string", "Why it was done, or why it was not, in one line."),
-    Column(
+    LedgerColumn("engine", "string", "Where the work was done: local or spark."),
+    LedgerColumn(
+        "engine_info", "string", "The program and its version, as in the log of the table."
+    ),
+    LedgerColumn("table_uri", "string", "The address of the table."),
+    LedgerColumn("table_name", "string", "Its name in the policy, or in its catalog."),
+    LedgerColumn("table_id", "string", "The ID in the metadata of the table."),
+    LedgerColumn("owner", "string", "The owner of the table by the policy or the catalog."),
+    LedgerColumn("operation", "string", "The operation, such as optimize."),
+    LedgerColumn("reason", "string", "Why it was done, or why it was not, in one line."),
+    LedgerColumn(
         "outcome",
         "string",
         "done, nothing-to-do, planned, incomplete, failed, stopped or needs-approval.",
     ),
-    Column("error", "string", "What went wrong, in one line."),
-    Column(
+    LedgerColumn("error", "string", "What went wrong, in one line."),
+    LedgerColumn(
         "approved_by",
         "string",
         "The person who approved the plan; the run that approved it if nobody is known.",
     ),
-    Column("link", "string", "The page of the run."),
-    Column("planned_files", "long", "The files that the plan deletes."),
-    Column("planned_bytes", "long", "Their bytes."),
-    Column("bytes_deleted", "long", "Bytes of files that were deleted."),
-    Column("bytes_freed", "long", "Those of them whose storage is no longer paid for."),
-    Column("freed_at", "timestamp", "When the store ends the rest, if it says so."),
-    Column("freed", "string", "freed, later, never or unknown; null if nothing was deleted."),
-    Column("versions", "long", "The versions that the operation added to the table."),
-    Column("version_before", "long", "The version of the table before the operation."),
-    Column("version_after", "long", "The version after it."),
-    Column("files_before", "long", "Live files before."),
-    Column("files_after", "long", "Live files after."),
-    Column("bytes_before", "long", "Bytes of live files before."),
-    Column("bytes_after", "long", "Bytes of live files after."),
-    Column("small_share_before", "double", "The share of small files among them, before."),
-    Column("small_share_after", "double", "The same, after."),
-    Column("replay_bytes_before", "long", "Bytes of log that a reader opened before."),
-    Column("replay_bytes_after", "long", "The same, after."),
-    Column("seconds", "double", "The duration."),
-    Column("cpu_seconds", "double", "CPU time of the process, without Spark."),
-    Column("peak_memory_bytes", "long", "The most memory that the process had so far."),
-    Column(
+    LedgerColumn("link", "string", "The page of the run."),
+    LedgerColumn("planned_files", "long", "The files that the plan deletes."),
+    LedgerColumn("planned_bytes", "long", "Their bytes."),
+    LedgerColumn("bytes_deleted", "long", "Bytes of files that were deleted."),
+    LedgerColumn("bytes_freed", "long", "Those of them whose storage is no longer paid for."),
+    LedgerColumn("freed_at", "timestamp", "When the store ends the rest, if it says so."),
+    LedgerColumn("freed", "string", "freed, later, never or unknown; null if nothing was deleted."),
+    LedgerColumn("versions", "long", "The versions that the operation added to the table."),
+    LedgerColumn("version_before", "long", "The version of the table before the operation."),
+    LedgerColumn("version_after", "long", "The version after it."),
+    LedgerColumn("files_before", "long", "Live files before."),
+    LedgerColumn("files_after", "long", "Live files after."),
+    LedgerColumn("bytes_before", "long", "Bytes of live files before."),
+    LedgerColumn("bytes_after", "long", "Bytes of live files after."),
+    LedgerColumn("small_share_before", "double", "The share of small files among them, before."),
+    LedgerColumn("small_share_after", "double", "The same, after."),
+    LedgerColumn("replay_bytes_before", "long", "Bytes of log that a reader opened before."),
+    LedgerColumn("replay_bytes_after", "long", "The same, after."),
+    LedgerColumn("seconds", "double", "The duration."),
+    LedgerColumn("cpu_seconds", "double", "CPU time of the process, without Spark."),
+    LedgerColumn("peak_memory_bytes", "long", "The most memory that the process had so far."),
+    LedgerColumn(
         "spark_task_seconds",
         "double",
         "Time of all tasks of its Spark jobs; null without a job, with Spark Connect, and after a "
         "job that failed.",
     ),
-    Column("requests_read", "long", "Requests for contents of files, or parts of them."),
-    Column("requests_write", "long", "Requests that write files."),
-    Column("requests_list", "long", "Requests for listings."),
-    Column("requests_delete", "long", "Requests that delete files."),
-    Column("requests_other", "long", "Other requests, such as those for the status of a file."),
-    Column("bytes_read", "long", "Bytes that were received from the store."),
-    Column("bytes_written", "long", "Bytes that were sent to it."),
-    Column("metrics", "metrics", "The numbers in the result of the operation."),
+    LedgerColumn("requests_read", "long", "Requests for contents of files, or parts of them."),
+    LedgerColumn("requests_write", "long", "Requests that write files."),
+    LedgerColumn("requests_list", "long", "Requests for listings."),
+    LedgerColumn("requests_delete", "long", "Requests that delete files."),
+    LedgerColumn(
+        "requests_other", "long", "Other requests, such as those for the status of a file."
+    ),
+    LedgerColumn("bytes_read", "long", "Bytes that were received from the store."),
+    LedgerColumn("bytes_written", "long", "Bytes that were sent to it."),
+    LedgerColumn("metrics", "metrics", "The numbers in the result of the operation."),
 )
 """In the order of the table. Names are never reused; new columns come last."""
 SCHEMA_STRING = json.dumps(

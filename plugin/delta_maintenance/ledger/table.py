@@ -229,7 +229,7 @@ class LedgerTable:
             name = naming.name(values, 0, self._new_id(), _CODEC)
             of_month = rows.filter(pc.equal(rows[PARTITION], month))
             with DataFileWriter(self._store, name, spec) as writer:
-                for batch in _arranged(of_month, layout.schema).to_batches():
+                for batch in _arrange_columns(of_month, layout.schema).to_batches():
                     writer.write(batch)
             file = writer.result()
             adds.append(
@@ -256,7 +256,7 @@ class LedgerTable:
         return files.filter(pc.greater_equal(months, since_month))
 
 
-def _arranged(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _arrange_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with the columns of a data file; null where they have none."""
     columns = [
         rows[field.name].cast(field.type)

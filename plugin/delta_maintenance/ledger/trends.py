@@ -124,9 +124,9 @@ def read_history(ledger: LedgerTable, *, now: datetime, prices: Prices | None) -
     since = first_day(now)
     count, daily, newest = 0, [_NO_DAYS], [_NO_ROWS]
     for batch in _parts(ledger.batches(_READ, since_month=f"{since:%Y-%m}")):
-        rows = _prepared(batch, since=since, now=now, prices=prices)
+        rows = _prepare_rows(batch, since=since, now=now, prices=prices)
         count += len(rows)
-        daily = [_added_up([*daily, _days_of(rows, since)])]
+        daily = [_add_up([*daily, _days_of(rows, since)])]
         newest = [_newest([*newest, rows.select(_NO_ROWS.column_names)])]
     return LedgerHistory(version=version, read_at=now, rows=count, daily=daily[0], newest=newest[0])
 
@@ -139,7 +139,7 @@ def trends(history: LedgerHistory) -> Trends:
     codes, days = tables.indices.to_numpy(), daily["day"].to_numpy()
     states = {}
     for name in _STATES:
-        states[name] = _carried(
+        states[name] = _carry_forward(
             _spread(codes, days, daily[f"{name}_last"], number),
             _spread(codes, days, daily[f"{name}_first"], number),
         )
@@ -177,7 +177,9 @@ def _parts(batches: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(collected)
 
 
-def _prepared(rows: pa.Table, *, since: datetime, now: datetime, prices: Prices | None) -> pa.Table:
+def _prepare_rows(
+    rows: pa.Table, *, since: datetime, now: datetime, prices: Prices | None
+) -> pa.Table:
     """The rows of these days, with what is computed of each."""
     kind = rows.schema.field("started_at").type
     # Clocks of other machines may be ahead; but rows of another century would stay the newest.
@@ -229,20 +231,20 @@ def _days_of(rows: pa.Table, since: datetime) -> pa.Table:
     return pa.table(columns).select(_NO_DAYS.column_names).cast(_NO_DAYS.schema)
 
 
-def _added_up(parts: list[pa.Table]) -> pa.Table:
+def _add_up(parts: list[pa.Table]) -> pa.Table:
     """One row of sums for each table and day."""
     days = pa.concat_tables(parts)
     firsts = [(f"{name}_first", "first") for name in _STATES]
     lasts = [(f"{name}_last", "last") for name in _STATES]
     sums = [(name, "sum") for name in _SUMS]
-    begun = _grouped(days.sort_by("first_at"), [("first_at", "min"), *firsts])
-    ended = _grouped(days.sort_by("last_at"), [("last_at", "max"), *lasts, *sums])
+    begun = _group_days(days.sort_by("first_at"), [("first_at", "min"), *firsts])
+    ended = _group_days(days.sort_by("last_at"), [("last_at", "max"), *lasts, *sums])
     for name in ended.column_names[len(_KEYS) :]:
         begun = begun.append_column(name, ended[name])
     return begun.select(_NO_DAYS.column_names).cast(_NO_DAYS.schema)
 
 
-def _grouped(days: pa.Table, aggregations: list[tuple[str, str]]) -> pa.Table:
+def _group_days(days: pa.Table, aggregations: list[tuple[str, str]]) -> pa.Table:
     # In one thread, `first` and `last` follow the order of the rows.
     grouped = days.group_by(_KEYS, use_threads=False).aggregate(aggregations)
     grouped = grouped.rename_columns([*_KEYS, *(name for name, _ in aggregations)])
@@ -264,7 +266,7 @@ def _spread(
     return spread
 
 
-def _carried(
+def _carry_forward(
     last_values: npt.NDArray[np.float64], first_values: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Fills the days without operations: with the state before, and before the first one with the

@@ -84,16 +84,16 @@ class SparkTime:
         return seconds
 
 
-class Measured:
+class MeasuredBlock:
     """The cost of a block; complete after its end."""
 
     cost = Cost()
 
 
 @contextmanager
-def measured(store: Store, jobs: SparkTime) -> Iterator[Measured]:
+def measured(store: Store, jobs: SparkTime) -> Iterator[MeasuredBlock]:
     """Measures the block, in which the time of jobs is added to `jobs`."""
-    measuring, began, before = Measured(), time.process_time(), store.usage
+    measuring, began, before = MeasuredBlock(), time.process_time(), store.usage
     try:
         yield measuring
     finally:

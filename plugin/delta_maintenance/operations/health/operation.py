@@ -121,7 +121,7 @@ def measure(
         version=snapshot.version,
         timestamp=snapshot.timestamp,
         **_log(snapshot, inventory),
-        **_expired(snapshot, inventory, now, log_retention),
+        **_expired_log_files(snapshot, inventory, now, log_retention),
         **_files(sums),
         **_metadata(snapshot),
         commits=series.points,
@@ -223,7 +223,7 @@ def _log(snapshot: Snapshot, inventory: LogInventory) -> dict[str, Any]:
     }
 
 
-def _expired(
+def _expired_log_files(
     snapshot: Snapshot, inventory: LogInventory, now: datetime, retention: timedelta
 ) -> dict[str, Any]:
     """Estimates the files that `clean-log` would delete, without reading its boundary
