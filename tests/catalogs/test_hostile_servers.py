@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server
 
 
 def _listed(catalog: Catalog) -> CatalogListing:
-    return catalog.list(leads_to=lambda _: True, wanted=lambda _: True, known={})
+    return catalog.list(leads_to=lambda _: True, includes=lambda _: True, known_tables={})
 
 
 def _error(catalog: Catalog) -> str:

@@ -33,7 +33,7 @@ def _all(_: tuple[str, ...]) -> bool:
 
 def listed(catalog: Catalog, **more: Any) -> CatalogListing:
     """Lists everything, unless told otherwise."""
-    return catalog.list(**{"leads_to": _all, "wanted": _all, "known": {}, **more})
+    return catalog.list(**{"leads_to": _all, "includes": _all, "known_tables": {}, **more})
 
 
 def _names(listing: CatalogListing) -> list[str]:
@@ -88,7 +88,7 @@ def test_other_things_are_counted(server: CatalogServer, catalog: Catalog) -> No
     server.add("prod", "sales", "ice", entry=Entry(location="s3://b/i", format="ICEBERG"))
     server.add("prod", "sales", "csv", entry=Entry(location="s3://b/c", format="CSV"))
     server.add("prod", "sales", "unwanted")
-    listing = listed(catalog, wanted=lambda parts: parts[-1] != "unwanted")
+    listing = listed(catalog, includes=lambda parts: parts[-1] != "unwanted")
     assert _names(listing) == [f"{server.kind}://prod.sales.orders"]
     assert listing.passed_over == {PassedOver.OTHER_FORMAT: 2, PassedOver.NOT_IN_POLICY: 1}
     with pytest.raises(CatalogError, match="no Delta table"):
@@ -280,7 +280,7 @@ def test_known_tables_are_not_loaded_again(server: CatalogServer, catalog: Catal
     known = {table.name: table for table in listed(catalog).tables}
     server.namespaces["prod", "sales"]["t0"] = Entry(location="s3://bucket/moved")
     first = len(server.requests)
-    listing = listed(catalog, known=known)
+    listing = listed(catalog, known_tables=known)
     moved = {table.name.table: table.location for table in listing.tables}["t0"]
     assert moved == "s3://bucket/moved"
     loads = sum("generic-tables/" in request for request in server.requests[first:])

@@ -32,6 +32,6 @@ def test_five_thousand_tables(server: CatalogServer, catalog: Catalog) -> None:
         return
     assert listing.requests <= TABLES + TABLES / 100 + 2 * beside
     if isinstance(server, LakekeeperServer):
-        again = listed(catalog, known={table.name: table for table in listing.tables})
+        again = listed(catalog, known_tables={table.name: table for table in listing.tables})
         assert again.tables == listing.tables
         assert again.requests <= TABLES / 100 + 2 * beside

@@ -75,7 +75,7 @@ def catalog(metastore: str, lake: Path) -> Iterator[HiveCatalog]:
 
 
 def everything(catalog: HiveCatalog) -> dict[str, CatalogTable]:
-    found = catalog.list(leads_to=lambda _: True, wanted=lambda _: True, known={})
+    found = catalog.list(leads_to=lambda _: True, includes=lambda _: True, known_tables={})
     assert found.failures == ()
     assert found.requests == 3
     assert found.passed_over == {PassedOver.OTHER_FORMAT: 2, PassedOver.VIEW: 1}

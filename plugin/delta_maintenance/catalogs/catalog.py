@@ -209,7 +209,7 @@ def catalog_error(
     return CatalogError(f"{server} refuses the request for {where} ({failure})", remedy=remedy)
 
 
-Wanted = Callable[[tuple[str, ...]], bool]
+PartFilter = Callable[[tuple[str, ...]], bool]
 """Whether a name, or a namespace, can match a pattern; given the parts from the catalog on."""
 
 
@@ -228,9 +228,9 @@ class Catalog(ABC):
     def list(
         self,
         *,
-        leads_to: Wanted,
-        wanted: Wanted,
-        known: Mapping[CatalogName, CatalogTable],
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         """Lists the Delta tables whose names are `wanted`.
 

@@ -12,9 +12,9 @@ from delta_maintenance.catalogs.catalog import (
     Catalog,
     CatalogListing,
     CatalogTable,
+    PartFilter,
     PassedOver,
     VendedCredentials,
-    Wanted,
 )
 from delta_maintenance.catalogs.credentials import vended_credentials
 from delta_maintenance.catalogs.http.authorization import Authorization
@@ -59,9 +59,9 @@ class GenericTables(Catalog):
     def list(
         self,
         *,
-        leads_to: Wanted,
-        wanted: Wanted,
-        known: Mapping[CatalogName, CatalogTable],
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         """Lists tables.
 
@@ -80,8 +80,8 @@ class GenericTables(Catalog):
                 name = CatalogName(self.kind, (*namespace, text(entry.get("name")) or "?"))
                 # Names the format and the ID in Lakekeeper only.
                 form, table_id = text(entry.get("format")), text(entry.get("id"))
-                before = known.get(name)
-                if not wanted(name.parts):
+                before = known_tables.get(name)
+                if not includes(name.parts):
                     gathering.pass_over(PassedOver.NOT_IN_POLICY)
                 elif form is not None and form.lower() != "delta":
                     gathering.pass_over(PassedOver.OTHER_FORMAT)

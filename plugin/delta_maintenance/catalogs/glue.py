@@ -14,8 +14,8 @@ from delta_maintenance.catalogs.catalog import (
     Catalog,
     CatalogListing,
     CatalogTable,
+    PartFilter,
     PassedOver,
-    Wanted,
     catalog_error,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings
@@ -195,7 +195,11 @@ class GlueCatalog(Catalog):
         self._client = GlueClient(options, endpoint=settings.address, connections=_PARALLEL)
 
     def list(
-        self, *, leads_to: Wanted, wanted: Wanted, known: Mapping[CatalogName, CatalogTable]
+        self,
+        *,
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         before = self._client.requests
         listing = EntryListing(self.kind)
@@ -210,8 +214,10 @@ class GlueCatalog(Catalog):
                 raise error from None
             listing.failed(self._parts(), error)
         with ThreadPoolExecutor(_PARALLEL) as pool:
-            for found in pool.map(lambda name: self._tables_of(name, wanted), databases):
-                listing.add(found)
+            for listing_of_database in pool.map(
+                lambda name: self._tables_of(name, includes), databases
+            ):
+                listing.add(listing_of_database)
         return listing.result(requests=self._client.requests - before)
 
     def resolve(self, name: CatalogName) -> CatalogTable:
@@ -234,14 +240,14 @@ class GlueCatalog(Catalog):
     def close(self) -> None:
         self._client.close()
 
-    def _tables_of(self, database: str, is_wanted: Wanted) -> EntryListing:
+    def _tables_of(self, database: str, includes: PartFilter) -> EntryListing:
         """Lists one database. Tables of the pages before a failure are kept."""
         listing = EntryListing(self.kind)
         try:
             for page in self._pages("get_tables", DatabaseName=database):
                 for table in page.get("TableList", []):
                     database_parts = self._parts(database, str(table["Name"]))
-                    if is_wanted(database_parts):
+                    if includes(database_parts):
                         listing.put(_entry(table, database_parts))
                     else:
                         listing.passed_over[PassedOver.NOT_IN_POLICY] += 1

@@ -15,8 +15,8 @@ from delta_maintenance.catalogs.catalog import (
     Catalog,
     CatalogListing,
     CatalogTable,
+    PartFilter,
     PassedOver,
-    Wanted,
 )
 from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
 from delta_maintenance.catalogs.http.client import (
@@ -79,9 +79,9 @@ class GravitinoCatalog(Catalog):
     def list(
         self,
         *,
-        leads_to: Wanted,
-        wanted: Wanted,
-        known: Mapping[CatalogName, CatalogTable],
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         """Lists tables: one request per catalog, per schema, and per table.
 
@@ -107,7 +107,7 @@ class GravitinoCatalog(Catalog):
 
         def tables(schema: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             for name in self._names(schema, "tables"):
-                if wanted((*schema, name)):
+                if includes((*schema, name)):
                     yield (*schema, name)
                 else:
                     gathering.pass_over(PassedOver.NOT_IN_POLICY)

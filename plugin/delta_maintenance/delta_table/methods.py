@@ -58,11 +58,11 @@ def operation_method(record: AnyOperation) -> Callable[..., Any]:
 
     def method(self: OperationMethods, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(self, *args, **kwargs).arguments
+            arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{method.__name__}() {error}") from None
-        values = {name: _value(flags[name], given[name]) for name in flags if name in given}
-        settings = {name: given.get(name) for name in ("dry_run", "version", "report")}
+        values = {name: _value(flags[name], arguments[name]) for name in flags if name in arguments}
+        settings = {name: arguments.get(name) for name in ("dry_run", "version", "report")}
         return _run(self, record, record.options(**values).validated(), **settings)
 
     method.__name__ = _method_name(record.name)
@@ -85,15 +85,15 @@ def annotation(field: FlagField) -> str:
 
 
 def _type_text(kind: Any) -> str:
-    origin, parts = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        return _type_text(parts[0])
+        return _type_text(arguments[0])
     if origin is Literal:
-        return f"Literal[{', '.join(map(_double_quoted, parts))}]"
+        return f"Literal[{', '.join(map(_double_quoted, arguments))}]"
     if origin is tuple:
-        return f"Sequence[{_type_text(parts[0])}]"
+        return f"Sequence[{_type_text(arguments[0])}]"
     if origin is not None and issubclass(origin, Mapping):
-        return f"Mapping[{', '.join(map(_type_text, parts))}]"
+        return f"Mapping[{', '.join(map(_type_text, arguments))}]"
     return str(kind.__name__)
 
 
@@ -165,28 +165,28 @@ def _run(
         warn=_warn,
     )
     deliver = delivering_to(parts.ledger, done_by="python", options=options_at, warn=_warn)
-    with recorded(record, deliver, name=lambda: parts.name, plans=plan_only) as one:
-        one.measure(table.store)
+    with recorded(record, deliver, name=lambda: parts.name, plans=plan_only) as operation_run:
+        operation_run.measure(table.store)
         time = None
         if deliver is not None and context.engine is not None:
             time = load("delta_maintenance.spark.session:TaskTime")(parts.spark)
         try:
             prepared = record.prepare(table, options, context)
             if prepared is not None and plan_only:
-                one.document = prepared.plan
+                operation_run.document = prepared.plan
             elif prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
                 raise InvalidRequestError(
                     f"this {record.name} needs Spark",
                     remedy="give DeltaTable a session (spark=…), or choose engine='local'",
                 )
             else:
-                one.document = prepared.apply()
-            return one.document
+                operation_run.document = prepared.apply()
+            return operation_run.document
         except DeltaMaintenanceError as error:
             raise error.located(table=table.uri) from error.__cause__
         finally:
             if time is not None and (seconds := time.seconds):
-                one.worked_on_spark(seconds)
+                operation_run.worked_on_spark(seconds)
 
 
 def _engine(

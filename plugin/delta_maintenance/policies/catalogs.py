@@ -217,7 +217,7 @@ class CatalogSearch:
             below = self._rule.below(self._key, parts)
             return below is not None and any(entry.leads_to(below) for entry in entries)
 
-        listing = catalog.list(leads_to=leads_to, wanted=wanted, known=before.by_name)
+        listing = catalog.list(leads_to=leads_to, includes=wanted, known_tables=before.by_name)
         now, remembered_tables = clock.now(), before.by_name
         described = self._described(
             catalog,

@@ -32,11 +32,15 @@ def endpoint_scheme(url: str) -> str | None:
     None for another form, such as one with credentials, a query or a fragment.
     """
     try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+        split_url = urlsplit(url)
+        sound = (
+            split_url.scheme in ("http", "https")
+            and split_url.hostname
+            and "@" not in split_url.netloc
+        )
     except ValueError:
         return None
-    return parts.scheme if sound and not parts.query and not parts.fragment else None
+    return split_url.scheme if sound and not split_url.query and not split_url.fragment else None
 
 
 class NoAnswer(Exception):
@@ -114,11 +118,11 @@ class HttpSession:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                most = self._most_bytes
-                wanted = None if most is None else most + 1
-                data = response.raw.read(wanted, decode_content=False)
-                if most is not None and len(data) > most:
-                    raise TooLong(f"the answer is longer than {most:,} bytes")
+                max_bytes = self._most_bytes
+                read_bytes = None if max_bytes is None else max_bytes + 1
+                data = response.raw.read(read_bytes, decode_content=False)
+                if max_bytes is not None and len(data) > max_bytes:
+                    raise TooLong(f"the answer is longer than {max_bytes:,} bytes")
             announced = response.headers.get("Content-Length")
             if method != "HEAD" and announced is not None and len(data) != int(announced):
                 raise EOFError("the answer ended early")
@@ -167,14 +171,14 @@ def _without_secrets(record: logging.LogRecord) -> bool:
 
 def _reason(error: BaseException) -> str:
     """Returns the innermost system error text; the outer errors repeat the address."""
-    seen: set[int] = set()
-    while id(error) not in seen:
-        seen.add(id(error))
+    seen_errors: set[int] = set()
+    while id(error) not in seen_errors:
+        seen_errors.add(id(error))
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         below = getattr(error, "reason", None) or error.__cause__ or error.__context__
         if not isinstance(below, BaseException):
-            below = next((part for part in error.args if isinstance(part, BaseException)), error)
+            below = next((cause for cause in error.args if isinstance(cause, BaseException)), error)
         error = below
     return ""
 
@@ -228,12 +232,12 @@ class RestClient:
     def _fields(self, answer: Answer) -> dict[str, Any]:
         """Parses the JSON object of an answer."""
         try:
-            found = json.loads(answer.body)
+            fields = json.loads(answer.body)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
+            fields = None
+        if not isinstance(fields, dict):
             # Sent by a proxy or a gateway, not by the store.
             raise self.failure(
                 status=None, code="NotJSON", detail=f"not an answer of {self.interface}"
             )
-        return found
+        return fields

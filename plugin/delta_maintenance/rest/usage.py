@@ -54,8 +54,8 @@ class Usage:
         """Returns the difference from an earlier state."""
         return Usage(
             **{
-                each.name: getattr(self, each.name) - getattr(earlier, each.name)
-                for each in fields(self)
+                field.name: getattr(self, field.name) - getattr(earlier, field.name)
+                for field in fields(self)
             }
         )
 
@@ -84,19 +84,19 @@ class Meter:
 
 def class_of_http(method: str, url: str) -> RequestClass:
     """Returns the class of a request to Google Cloud Storage, Azure or WebHDFS."""
-    parts = urlsplit(url)
-    query = parse_qs(parts.query)
+    split_url = urlsplit(url)
+    query = parse_qs(split_url.query)
     if "op" in query:
         return _HDFS.get(query["op"][0].upper(), _BY_METHOD.get(method, "other"))
-    if parts.path.startswith("/batch/") or query.get("comp") == ["batch"]:
+    if split_url.path.startswith("/batch/") or query.get("comp") == ["batch"]:
         return "delete"
     if method != "GET":
         return _BY_METHOD.get(method, "other")
     if query.get("comp") == ["list"]:
         return "list"
-    if not _GOOGLE.match(parts.path) or query.get("alt") == ["media"]:
+    if not _GOOGLE.match(split_url.path) or query.get("alt") == ["media"]:
         return "read"
-    return "list" if parts.path.endswith("/o") else "other"
+    return "list" if split_url.path.endswith("/o") else "other"
 
 
 def class_of_s3(method: str) -> RequestClass:

@@ -69,8 +69,8 @@ def delta_table(name: str) -> dict[str, Any]:
 def listed(glue: GlueCatalog, *databases: str) -> CatalogListing:
     return glue.list(
         leads_to=lambda parts: not databases or parts[-1] in databases,
-        wanted=lambda parts: not parts[-1].startswith("tmp_"),
-        known={},
+        includes=lambda parts: not parts[-1].startswith("tmp_"),
+        known_tables={},
     )
 
 
@@ -323,7 +323,7 @@ def test_missing_settings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_name_is_listed_and_resolved(s3_server: S3Server, texts: list[str]) -> None:
     s3_server.intercept = answering(paged({"d.b %": texts}))
     with opened(s3_server.url) as catalog:
-        found = catalog.list(leads_to=lambda _: True, wanted=lambda _: True, known={})
+        found = catalog.list(leads_to=lambda _: True, includes=lambda _: True, known_tables={})
         assert {table.name.parts for table in found.tables} == {("d.b %", text) for text in texts}
         for table in found.tables:
             assert catalog.resolve(CatalogName.parse(str(table.name))) == table

@@ -41,8 +41,8 @@ def opened(address: str, catalog: str | None = None, **options: str) -> HiveCata
 def listed(catalog: HiveCatalog, *databases: str) -> CatalogListing:
     return catalog.list(
         leads_to=lambda parts: not databases or parts[-1] in databases,
-        wanted=lambda parts: not parts[-1].startswith("tmp_"),
-        known={},
+        includes=lambda parts: not parts[-1].startswith("tmp_"),
+        known_tables={},
     )
 
 
@@ -92,7 +92,7 @@ def test_any_name_is_listed_and_resolved(texts: list[str]) -> None:
     entries = [delta_entry("d.b %", text, f"s3://lake/{at}") for at, text in enumerate(texts)]
     metastore = FakeMetastore(tables={"d.b %": entries})
     with serve_fake(metastore) as address, opened(address) as catalog:
-        found = catalog.list(leads_to=lambda _: True, wanted=lambda _: True, known={})
+        found = catalog.list(leads_to=lambda _: True, includes=lambda _: True, known_tables={})
         assert {table.name.parts for table in found.tables} == {("d.b %", text) for text in texts}
         for table in found.tables:
             assert catalog.resolve(CatalogName.parse(str(table.name))) == table

@@ -14,8 +14,8 @@ from delta_maintenance.catalogs.catalog import (
     CatalogFailure,
     CatalogListing,
     CatalogTable,
+    PartFilter,
     PassedOver,
-    Wanted,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError
@@ -39,10 +39,14 @@ class InMemoryCatalog(Catalog):
         self.opened.append(settings)
 
     def list(
-        self, *, leads_to: Wanted, wanted: Wanted, known: Mapping[CatalogName, CatalogTable]
+        self,
+        *,
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         self._answers()
-        self.known.append(frozenset(known))
+        self.known.append(frozenset(known_tables))
         found, failures, excluded = [], {}, 0
         for name, table in sorted(self.tables.get(self.server, {}).items()):
             if name.kind is not self.settings.kind or not leads_to(name.namespace):
@@ -50,7 +54,7 @@ class InMemoryCatalog(Catalog):
             where = f"{name.kind}://{'.'.join(name.namespace)}"
             if where in self.broken:
                 failures[where] = CatalogFailure(where=where, error=self.broken[where])
-            elif wanted(name.parts):
+            elif includes(name.parts):
                 found.append(table)
             else:
                 excluded += 1

@@ -11,8 +11,8 @@ from delta_maintenance.catalogs.catalog import (
     Catalog,
     CatalogListing,
     CatalogTable,
+    PartFilter,
     PassedOver,
-    Wanted,
     catalog_error,
 )
 from delta_maintenance.catalogs.hive.client import HiveClient, HiveFailure, Server, Struct, Value
@@ -61,7 +61,11 @@ class HiveCatalog(Catalog):
         )
 
     def list(
-        self, *, leads_to: Wanted, wanted: Wanted, known: Mapping[CatalogName, CatalogTable]
+        self,
+        *,
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         # One request names all tables of all databases, so that its number does not grow with that
         # of the databases.
@@ -78,7 +82,7 @@ class HiveCatalog(Catalog):
             database, table = str(meta[1]), str(meta[2])
             if not leads_to(self._parts(database)):
                 continue
-            if not wanted(self._parts(database, table)):
+            if not includes(self._parts(database, table)):
                 listing.passed_over[PassedOver.NOT_IN_POLICY] += 1
             elif is_view(str(meta.get(3, ""))):
                 listing.passed_over[PassedOver.VIEW] += 1

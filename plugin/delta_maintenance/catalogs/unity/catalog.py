@@ -14,9 +14,9 @@ from delta_maintenance.catalogs.catalog import (
     CatalogListing,
     CatalogTable,
     ManagedState,
+    PartFilter,
     PassedOver,
     VendedCredentials,
-    Wanted,
 )
 from delta_maintenance.catalogs.credentials import temporary_credentials, vended_credentials
 from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
@@ -170,9 +170,9 @@ class UnityCatalog(Catalog):
     def list(
         self,
         *,
-        leads_to: Wanted,
-        wanted: Wanted,
-        known: Mapping[CatalogName, CatalogTable],
+        leads_to: PartFilter,
+        includes: PartFilter,
+        known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
         """Lists tables: one request per page of catalogs, of schemas, and of tables."""
 
@@ -192,7 +192,7 @@ class UnityCatalog(Catalog):
         def tables(schema: tuple[str, ...]) -> tuple[()]:
             for entry in self._tables(schema):
                 name = CatalogName(self.kind, (*schema, text(entry.get("name")) or "?"))
-                if not wanted(name.parts):
+                if not includes(name.parts):
                     gathering.pass_over(PassedOver.NOT_IN_POLICY)
                 elif reason := _passed_over(entry):
                     gathering.pass_over(reason)
