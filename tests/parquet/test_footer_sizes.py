@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, OversizedFileError, RefusedError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.parquet.data_file_footer import DataFileFooter
-from delta_maintenance.parquet.footer_sizes import footer_memory
+from delta_maintenance.parquet.data_file_footer import DataFileFooter, footer_memory
 from delta_maintenance.parquet.footers import NUM_ROWS
 from delta_maintenance.parquet.guarded_reading import open_footer
 from delta_maintenance.parquet.thrift import I64, read_struct, struct_bytes

@@ -33,8 +33,7 @@ from delta_maintenance.spark.clustering import SortingTask
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys
-from delta_maintenance.table.data.clustering.sample import joined
+from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, joined
 from delta_maintenance.table.data.clustering.sorter import SortedRows
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.clustered_tables import ClusteredTable

@@ -20,7 +20,7 @@ from delta_maintenance.address import Access
 from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.protocol.ndjson.digest import CommitDigest
+from delta_maintenance.protocol.ndjson.raw_lines import CommitDigest
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
 from delta_maintenance.storage.core.base import Store

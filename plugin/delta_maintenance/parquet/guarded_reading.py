@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
+from delta_maintenance.parquet.data_file_footer import footer_memory
 from delta_maintenance.parquet.files import FileForArrow, joined_ranges
-from delta_maintenance.parquet.footer_sizes import footer_memory
 from delta_maintenance.parquet.footers import (
     END_BYTES,
     TAIL_BYTES,

@@ -35,8 +35,10 @@ from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import (
     Bin,
+    DigestKind,
     RewriteSpec,
     RewrittenBin,
+    RowsDigest,
     SourceError,
     source_rows,
 )
@@ -46,18 +48,18 @@ from delta_maintenance.table.data.clustering.clustered_bin import (
     measured,
     written,
 )
-from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, SourceBoxes
-from delta_maintenance.table.data.clustering.range_files import cuts_between
-from delta_maintenance.table.data.clustering.sample import (
+from delta_maintenance.table.data.clustering.keys import (
     SAMPLED_ROWS,
+    Clustering,
+    CurveKeys,
     RowSample,
     SamplePart,
+    SourceBoxes,
     joined,
 )
-from delta_maintenance.table.data.clustering.sorter import SortedRows
+from delta_maintenance.table.data.clustering.sorter import SortedRows, cuts_between
 from delta_maintenance.table.data.data_file_reader import DataFileReader, LostBloomFilters
 from delta_maintenance.table.data.data_file_writer import WrittenFile
-from delta_maintenance.table.data.digests import DigestKind, RowsDigest
 from delta_maintenance.table.data.read_back import require_sums, stored_sums
 from delta_maintenance.table.parallel import IdleWorkers
 

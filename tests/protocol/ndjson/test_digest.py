@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.ndjson.digest import CommitDigest, digest_commit
+from delta_maintenance.protocol.ndjson.raw_lines import CommitDigest, digest_commit
 from delta_maintenance.testing.actions import add, metadata, protocol, remove, txn
 from delta_maintenance.testing.table_builder import log_text
 

@@ -65,8 +65,7 @@ from delta_maintenance.operations.fsck.statistics import (
     statistics_of_every_column,
 )
 from delta_maintenance.protocol.columns import integers
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.required_columns import required_columns
+from delta_maintenance.protocol.data_files.layout import DataFileLayout, required_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data import row_counts

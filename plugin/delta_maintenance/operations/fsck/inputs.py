@@ -26,14 +26,14 @@ from delta_maintenance.protocol.actions.file_columns import (
     concat,
 )
 from delta_maintenance.protocol.columns import booleans
-from delta_maintenance.protocol.data_files.required_columns import required_columns
+from delta_maintenance.protocol.data_files.layout import required_columns
 from delta_maintenance.protocol.delta_log.file_history import (
     COMPARED_FIELDS,
     FileActions,
     FileHistory,
 )
+from delta_maintenance.protocol.delta_log.file_names import start_of_run
 from delta_maintenance.protocol.delta_log.replay import StateReplay
-from delta_maintenance.protocol.delta_log.retention import start_of_run
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
     CommitText,

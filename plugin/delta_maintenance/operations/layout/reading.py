@@ -28,8 +28,7 @@ from delta_maintenance.protocol.schema.types import (
     physical_name,
     to_arrow_type,
 )
-from delta_maintenance.protocol.statistics.as_json import read_statistics
-from delta_maintenance.protocol.statistics.as_struct import align_statistics
+from delta_maintenance.protocol.statistics.as_json import align_statistics, read_statistics
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, column_of

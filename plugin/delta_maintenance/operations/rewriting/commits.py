@@ -34,6 +34,7 @@ from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
+from delta_maintenance.table.data.bins import stated
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     LateDeletions,
@@ -43,7 +44,6 @@ from delta_maintenance.table.data.carried_deletions import (
     without_rows,
     write_vectors,
 )
-from delta_maintenance.table.data.digests import stated
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

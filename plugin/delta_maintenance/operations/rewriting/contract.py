@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.usage import without_mapping
-from delta_maintenance.protocol.data_files.layout import DataFileLayout, iceberg_compat
+from delta_maintenance.protocol.data_files.layout import (
+    DataFileLayout,
+    iceberg_compat,
+    required_columns,
+)
 from delta_maintenance.protocol.data_files.names import FileNaming
-from delta_maintenance.protocol.data_files.required_columns import required_columns
 from delta_maintenance.protocol.features.registry import Operation, supports
 from delta_maintenance.protocol.layout.clustering import ClusteringTags
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING

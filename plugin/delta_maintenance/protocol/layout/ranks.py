@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns import to_bools
-from delta_maintenance.protocol.statistics.as_json import parse_statistics
-from delta_maintenance.protocol.statistics.as_struct import align_statistics
+from delta_maintenance.protocol.statistics.as_json import align_statistics, parse_statistics
 
 Curve = Literal["hilbert", "z-order", "linear"]
 Ranks = npt.NDArray[np.uint64]

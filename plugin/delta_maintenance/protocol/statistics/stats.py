@@ -28,14 +28,12 @@ from delta_maintenance.protocol.schema.types import (
     to_arrow_type,
 )
 from delta_maintenance.protocol.statistics.as_json import (
-    num_records,
-    parse_statistics,
-    render_statistics,
-)
-from delta_maintenance.protocol.statistics.as_struct import (
     ConvertedStatistics,
     Path,
     align_statistics,
+    num_records,
+    parse_statistics,
+    render_statistics,
 )
 
 __all__ = [

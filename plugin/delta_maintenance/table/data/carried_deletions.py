@@ -27,13 +27,17 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
     write_file,
     z85_encode,
 )
-from delta_maintenance.protocol.data_files.carry_over import all_rows, carried, newly_deleted
 from delta_maintenance.protocol.data_files.row_digest import RowDigest, RowSums, row_sums
 from delta_maintenance.storage.core.base import Store, new_file
-from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, Run
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin, RowsDigest, Run
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
-from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between
-from delta_maintenance.table.data.digests import RowsDigest
+from delta_maintenance.table.data.deleted_rows import (
+    DeletedRows,
+    all_rows,
+    carried,
+    deleted_between,
+    newly_deleted,
+)
 from delta_maintenance.table.data.read_back import read_back
 from delta_maintenance.table.data.rewrite import rewrite_bin
 

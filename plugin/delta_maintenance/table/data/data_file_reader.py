@@ -28,8 +28,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.required_columns import RequiredColumn
+from delta_maintenance.protocol.data_files.layout import DataFileLayout, RequiredColumn
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector

@@ -14,9 +14,15 @@ from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLay
 from delta_maintenance.protocol.data_files.ordered_digest import OrderedDigest
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.bins import Bin, RewriteSpec, require_rows
+from delta_maintenance.table.data.bins import (
+    Bin,
+    DigestKind,
+    RewriteSpec,
+    RowsDigest,
+    RowsSum,
+    require_rows,
+)
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
-from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 

@@ -32,6 +32,8 @@ from delta_maintenance.table.data.bins import (
     Refusal,
     RewriteSpec,
     RewrittenBin,
+    RowsDigest,
+    RowsSum,
     Run,
     SourceError,
     rows_of_sources,
@@ -44,7 +46,6 @@ from delta_maintenance.table.data.data_file_reader import (
     SourceFile,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
-from delta_maintenance.table.data.digests import RowsDigest, RowsSum
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.parallel import IdleWorkers

@@ -26,8 +26,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.required_columns import lacking_column
+from delta_maintenance.protocol.data_files.layout import DataFileLayout, lacking_column
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.storage.core.base import Store

@@ -16,7 +16,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.protocol.ndjson.digest import PREFIX_BYTES, CommitDigest, digest_commit
+from delta_maintenance.protocol.ndjson.raw_lines import PREFIX_BYTES, CommitDigest, digest_commit
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.segment import LogListing, arrange, hinted_version, latest_version

@@ -23,7 +23,7 @@ from delta_maintenance.protocol.layout.ranks import can_be_ranked
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.bins import RewriteSpec
 from delta_maintenance.table.data.clustering.keys import Clustering
-from delta_maintenance.table.data.clustering.range_files import KEY, RangeFile
+from delta_maintenance.table.data.clustering.sorter import KEY, RangeFile
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
 from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
 

@@ -23,7 +23,7 @@ from delta_maintenance.operations.fsck.inputs import LiveFiles
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.columns import booleans, integers
-from delta_maintenance.protocol.data_files.required_columns import required_columns
+from delta_maintenance.protocol.data_files.layout import required_columns
 from delta_maintenance.protocol.features.registry import (
     find_feature,
     misplaced_features,

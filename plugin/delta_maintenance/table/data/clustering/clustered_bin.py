@@ -24,8 +24,10 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import (
     Bin,
     ClusteredOutcome,
+    DigestKind,
     RewriteSpec,
     RewrittenBin,
+    RowsDigest,
     rows_of_sources,
     source_rows,
 )
@@ -33,7 +35,6 @@ from delta_maintenance.table.data.clustering.keys import Clustering, SourceBoxes
 from delta_maintenance.table.data.clustering.sorter import RowSorter, SortedRows
 from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
-from delta_maintenance.table.data.digests import DigestKind, RowsDigest
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.parallel import IdleWorkers
 

@@ -27,6 +27,7 @@ from delta_maintenance.table.data.bins import (
     Bin,
     RewriteSpec,
     RewrittenBin,
+    RowsDigest,
     Run,
     fetched,
     require_rows,
@@ -56,7 +57,6 @@ from delta_maintenance.table.data.data_file_reader import (
 )
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows
-from delta_maintenance.table.data.digests import RowsDigest
 from delta_maintenance.table.data.locations import location_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
 

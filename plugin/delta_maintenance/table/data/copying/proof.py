@@ -30,9 +30,9 @@ from delta_maintenance.parquet.thrift import Struct, read_struct
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.table.data.bins import RowsDigest
 from delta_maintenance.table.data.copying.sources import NotCopiedError, reading_sources
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
-from delta_maintenance.table.data.digests import RowsDigest
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
 

@@ -46,6 +46,7 @@ from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store, new_file
 from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.table.data.bins import DigestKind, RowsDigest, RowsSum
 from delta_maintenance.table.data.copying.proof import (
     CopiedGroup,
     Expected,
@@ -66,7 +67,6 @@ from delta_maintenance.table.data.data_file_writer import (
     WrittenFile,
     memory_bytes,
 )
-from delta_maintenance.table.data.digests import DigestKind, RowsDigest, RowsSum
 
 _PIECE = 1 << 20
 _LAST_ORDINAL = (1 << 15) - 1

@@ -24,6 +24,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.parquet import footers as fields
 from delta_maintenance.parquet.footers import MAGIC, Chunk, end_of_file, footer_of
 from delta_maintenance.parquet.pages import MalformedPageError
+from delta_maintenance.parquet.row_groups import NUM_CHILDREN, without_columns
 from delta_maintenance.parquet.thrift import (
     BINARY,
     I32,
@@ -35,7 +36,6 @@ from delta_maintenance.parquet.thrift import (
     struct_bytes,
 )
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.table.data.copying.partition_columns import NUM_CHILDREN, without_columns
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names, leaf_paths
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from delta_maintenance.protocol.data_files import carry_over
-from delta_maintenance.protocol.data_files.carry_over import carried, newly_deleted
+from delta_maintenance.table.data import deleted_rows
+from delta_maintenance.table.data.deleted_rows import carried, newly_deleted
 
 positions = st.sets(st.integers(0, 40) | st.integers(1000, 1040))
 
@@ -21,7 +21,7 @@ def test_each_row_moves_by_the_rows_deleted_before_it(
     gone = newly_deleted(BitMap64(read), BitMap64(read | later))
     assert gone is not None and set(gone) == later - read
     expected = {row - sum(other < row for other in read) + offset for row in gone}
-    with mock.patch.object(carry_over, "_TOGETHER", together):
+    with mock.patch.object(deleted_rows, "_TOGETHER", together):
         places = carried(gone, read=BitMap64(read), offset=offset, live=1041 - len(read))
     assert places is not None and set(places) == expected
     last = max(expected, default=offset) - offset
