@@ -52,7 +52,7 @@ class Failure(Record):
         files = dict.fromkeys(_FILE.findall(text))
         return cls(
             step=step,
-            kind=_bounded(_VARIABLE.sub("N", _FILE.sub("FILE", text))),
+            kind=_shorten_kind(_VARIABLE.sub("N", _FILE.sub("FILE", text))),
             version=int(version[1]) if version is not None else None,
             files=tuple(files)[:_MOST_FILES],
         )
@@ -186,7 +186,7 @@ def end_of(text: str, *, now: datetime) -> datetime:
     return end
 
 
-def _bounded(kind: str) -> str:
+def _shorten_kind(kind: str) -> str:
     """Shortens a text that begins with a long address, and keeps it different from others."""
     if len(kind) <= _MOST_KIND:
         return kind

@@ -138,15 +138,15 @@ class ApprovedPlan(Record):
     def _require_table(self, plan: PlanDocument, table_id: str | None) -> None:
         address = _absolute(plan.table)
         if address != self.table:
-            raise _refused(plan, f"the approved plan is for another table, {self.table}")
+            raise _refusal(plan, f"the approved plan is for another table, {self.table}")
         if self.table_id is None or self.options is None:
-            raise _refused(
+            raise _refusal(
                 plan,
                 "the approved plan lacks the ID or the options of its table, as plans of earlier "
                 "releases do",
             )
         if table_id != self.table_id:
-            raise _refused(
+            raise _refusal(
                 plan,
                 f"the table was replaced: its ID is {table_id}, and the approved plan is for the "
                 f"ID {self.table_id}",
@@ -155,7 +155,7 @@ class ApprovedPlan(Record):
     def _require_effect(self, plan: PlanDocument, options: Record) -> None:
         differences = _differences(self.options or {}, _options(options.to_json()))
         if differences:
-            raise _refused(
+            raise _refusal(
                 plan,
                 f"{self.operation} now has other options than the approved ones: {differences}",
             )
@@ -167,7 +167,7 @@ class ApprovedPlan(Record):
             if amount > (allowed := self.at_most.get(option, 0))
         )
         if differs:
-            raise _refused(
+            raise _refusal(
                 plan,
                 f"the table has changed: {self.operation} would now have another effect than the "
                 f"approved one: {differs}",
@@ -208,7 +208,7 @@ def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
     return record.asks_for_approval(record.plan.from_json(plan))
 
 
-def _refused(plan: PlanDocument, problem: str) -> RefusedError:
+def _refusal(plan: PlanDocument, problem: str) -> RefusedError:
     return RefusedError(problem, table=plan.table, version=plan.version, remedy=_REMEDY)
 
 
@@ -352,7 +352,7 @@ def pending_of(run: RunResult, before: Sequence[PendingPlan] = ()) -> tuple[Pend
     `before` are the plans that were waiting before the run.
     """
     earlier = {plan.operation: plan for plan in before if not plan.requested}
-    new_plans = {plan.operation: plan for plan in _planned(run, earlier)}
+    new_plans = {plan.operation: plan for plan in _plans_of(run, earlier)}
     still = ("needs-approval", "planned")
     ended = {outcome.operation for outcome in run.outcomes if outcome.status not in still}
     earlier_plans = (
@@ -410,7 +410,7 @@ def plan_to_approve(
     )
 
 
-def _planned(run: RunResult, before: Mapping[str, PendingPlan]) -> Iterator[PendingPlan]:
+def _plans_of(run: RunResult, before: Mapping[str, PendingPlan]) -> Iterator[PendingPlan]:
     for outcome in run.outcomes:
         if outcome.status != "needs-approval" or outcome.result is None:
             continue

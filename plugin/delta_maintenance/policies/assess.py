@@ -250,7 +250,7 @@ def assessed_operations(
         is_due=lambda name: _is_due(context, rules, name),
     )
     for record in _order(rules):
-        assessed = _assessed(context, rules, record)
+        assessed = _assess_operation(context, rules, record)
         if assessed is not None:
             yield assessed
 
@@ -276,11 +276,11 @@ def _before(part: PolicyPart | None, rules: Rules) -> tuple[str, ...]:
 
 
 def _is_due(context: EvaluationContext, rules: Rules, name: str) -> bool:
-    assessed = _assessed(context, rules, find(name))
+    assessed = _assess_operation(context, rules, find(name))
     return assessed is not None and assessed.status == "due"
 
 
-def _assessed(
+def _assess_operation(
     context: EvaluationContext, rules: Rules, record: AnyOperation
 ) -> AssessedOperation | None:
     """One operation with its obstacles; None if the policy does not request it."""

@@ -178,10 +178,10 @@ class AssessmentStore:
     def _put(self, entry: AssessmentEntry) -> None:
         assessed = entry.assessment
         if assessed.subject == "pattern":
-            self.store.put(_file_named(assessed.name), _bounded(entry))
+            self.store.put(_file_named(assessed.name), _bytes_within_limit(entry))
             return
         entry = replace(entry, identity=identity_of(assessed.uri))
-        self.store.put(_file_at(assessed.uri), _bounded(entry))
+        self.store.put(_file_at(assessed.uri), _bytes_within_limit(entry))
 
     def forget(self, pattern: str) -> None:
         """Removes the entry of a pattern, if there is one."""
@@ -282,7 +282,7 @@ class AssessmentStore:
             return _unreadable(status, f"it is longer than {MAX_BYTES:,} bytes")
         try:
             data = self.store.read(status.path)
-            value = _parsed_briefly(data) if brief else _parsed(data)
+            value = _parse_without_commits(data) if brief else _parse_json(data)
             entry = AssessmentEntry.from_json(value)
         except FileNotFoundError:
             return None
@@ -322,22 +322,22 @@ def _stem(status: FileStatus) -> str:
     return status.path.partition(".")[0]
 
 
-def _parsed(data: bytes) -> Any:
+def _parse_json(data: bytes) -> Any:
     return json.loads(data, parse_constant=_no_constant)
 
 
-def _parsed_briefly(data: bytes) -> Any:
+def _parse_without_commits(data: bytes) -> Any:
     """The JSON of an entry without commits, which are most of its bytes and of the work."""
     pieces, at = [], 0
     while (start := data.find(_COMMITS, at)) >= 0 and (end := data.find(b"}]", start)) >= 0:
         pieces.append(data[at : start + len(_COMMITS) - 1])
         at = end + 1
     try:
-        value = _parsed(b"".join([*pieces, data[at:]]))
+        value = _parse_json(b"".join([*pieces, data[at:]]))
     except ValueError:
         # An operation with this end in its name: quotes in texts are escaped, so nothing that is
         # cut within a text remains JSON.
-        value = _parsed(data)
+        value = _parse_json(data)
     _drop_commits(value)
     return value
 
@@ -361,7 +361,7 @@ def _order(entry: AssessmentEntry | UnreadableEntry) -> tuple[bool, str]:
     return not readable, entry.name if isinstance(entry, AssessmentEntry) else entry.file
 
 
-def _bounded(entry: AssessmentEntry) -> bytes:
+def _bytes_within_limit(entry: AssessmentEntry) -> bytes:
     """The JSON of an entry, without its least important parts if it would be too long."""
     value = entry.to_json()
     for shorten in (None, *_SHORTER):

@@ -173,8 +173,8 @@ class CatalogSearch:
     def attempt(self, storage_options: OptionsAt) -> CatalogFound | DeltaMaintenanceError:
         """Lists the catalog; returns the error if none of it can be listed."""
         try:
-            with self._opened(storage_options) as catalog:
-                return self._listed(catalog)
+            with self._open(storage_options) as catalog:
+                return self._list(catalog)
         except Exception as error:
             return failure_of(error, where=self.pattern)
 
@@ -186,9 +186,9 @@ class CatalogSearch:
         """
         found, now = self._remembered.by_name.get(name), clock.now()
         if found is None or self._lacks(found, now, always=False):
-            with self._opened(storage_options) as catalog:
+            with self._open(storage_options) as catalog:
                 found = found or catalog.resolve(name)
-                described = self._described(catalog, [found], now)
+                described = self._describe(catalog, [found], now)
             for failure in described.failures:
                 raise failure.error
             (found,) = described.tables
@@ -198,14 +198,14 @@ class CatalogSearch:
     def _remembered(self) -> Remembered:
         return self._memory.load(self._key) if self._memory is not None else Remembered()
 
-    def _opened(self, storage_options: OptionsAt) -> Catalog:
+    def _open(self, storage_options: OptionsAt) -> Catalog:
         kind, catalog = self._rule.catalog_kind, self._rule.server_catalog(self._key)
         options = storage_options(self._rule.reference(), f"{kind}://{catalog or self._key}")
         if catalog is not None:
             options = {**options, "catalog_name": catalog}
         return open_catalog(settings_of(kind, options, os.environ))
 
-    def _listed(self, catalog: Catalog) -> CatalogFound:
+    def _list(self, catalog: Catalog) -> CatalogFound:
         entries = self._policy.names[self._key]
         before = self._remembered
 
@@ -219,7 +219,7 @@ class CatalogSearch:
 
         listing = catalog.list(leads_to=leads_to, includes=wanted, known_tables=before.by_name)
         now, remembered_tables = clock.now(), before.by_name
-        described = self._described(
+        described = self._describe(
             catalog,
             [
                 _with_remembered(table, remembered_tables.get(table.name))
@@ -322,7 +322,7 @@ class CatalogSearch:
                 error = AbsentTableError(f"the catalog has no Delta table {name}")
                 yield CatalogFailure(where=name, error=error)
 
-    def _described(
+    def _describe(
         self, catalog: Catalog, tables: Sequence[CatalogTable], now: datetime
     ) -> CatalogListing:
         """Completes tables by the owner and the tags that conditions need."""

@@ -213,7 +213,7 @@ def discover(
         if pause:
             sleep(pause)
         began = time.monotonic()
-        repeated = _listed([searches[number] for number in again], storage_options)
+        repeated = _run_searches([searches[number] for number in again], storage_options)
         for number, outcome in zip(again, repeated, strict=True):
             results[number] = outcome
             failures.note(searches[number].pattern, outcome)
@@ -236,10 +236,12 @@ def discover(
             merged.add_pattern(search, outcome)
     if policy.ledger_table is not None:
         merged.add_ledger(policy.ledger_table)
-    return merged.discovery() if memory is None else _compared(merged.discovery(), memory)
+    return (
+        merged.discovery() if memory is None else _compare_with_memory(merged.discovery(), memory)
+    )
 
 
-def _compared(discovery: Discovery, memory: CatalogMemory) -> Discovery:
+def _compare_with_memory(discovery: Discovery, memory: CatalogMemory) -> Discovery:
     """Compares the patterns with those that matched tables before, and remembers those that do."""
     before: frozenset[str] = frozenset()
     try:
@@ -320,7 +322,7 @@ class _Merged:
     def add_pattern(self, search: _Search, table_paths: Sequence[str]) -> None:
         # A table that matches several patterns has the rules of the first one.
         paths = {uri: path for path in table_paths if (uri := search.uri(path)) not in self._tables}
-        name_of_uri = {uri: search.named(path) for uri, path in paths.items()}
+        name_of_uri = {uri: search.name_of(path) for uri, path in paths.items()}
         clash = next(
             (uri for uri, name in name_of_uri.items() if self._names.get(name, uri) != uri), None
         )
@@ -359,7 +361,7 @@ class _Merged:
         )
 
 
-def _listed(
+def _run_searches(
     searches: Sequence[CatalogSearch | _Search], storage_options: OptionsAt
 ) -> list[CatalogFound | list[str] | DeltaMaintenanceError]:
     """What each search finds, or the error that ended it."""
@@ -392,7 +394,7 @@ class _Search:
         """The address of the table at a path below the root."""
         return self._entry.uri_of(path)
 
-    def named(self, path: str) -> str:
+    def name_of(self, path: str) -> str:
         """The name of that table."""
         return self._entry.name_of(path)
 

@@ -76,7 +76,7 @@ class PastRun(Record):
         before = run.before.health if run.before is not None else None
         after = run.after.health if run.after is not None else None
         healths = (before, after) if before is not None and after is not None else None
-        opened = _changed(healths, lambda health: health.bytes_to_open)
+        opened = _before_and_after(healths, lambda health: health.bytes_to_open)
         return cls(
             at=run.started_at,
             seconds=round((run.ended_at - run.started_at).total_seconds(), 3),
@@ -87,8 +87,8 @@ class PastRun(Record):
             reclaimed_bytes=sum(files.deleted_bytes for files in freed),
             freed=freed,
             spared_bytes=opened.less if opened is not None else 0,
-            data_files=_changed(healths, lambda health: health.num_files),
-            files_to_open=_changed(healths, lambda health: health.files_to_open),
+            data_files=_before_and_after(healths, lambda health: health.num_files),
+            files_to_open=_before_and_after(healths, lambda health: health.files_to_open),
             bytes_to_open=opened,
         )
 
@@ -228,7 +228,7 @@ def newest_reports(
     return tuple(newest.values())
 
 
-def _changed(
+def _before_and_after(
     healths: tuple[TableHealth, TableHealth] | None, number: Callable[[TableHealth], int]
 ) -> BeforeAfter | None:
     if healths is None:

@@ -145,7 +145,7 @@ def execute(
     another effect raises `RefusedError`. Raises the errors of the operation.
     """
     request = _Request(context, find(due.operation), due, approved)
-    return request.planned_only() if plan_only else request.executed(commits_made)
+    return request.plan_only_outcome() if plan_only else request.apply_within_limits(commits_made)
 
 
 def plan_for_approval(
@@ -205,7 +205,7 @@ class _Request:
         # An approval binds them.
         self._keep_promises()
         self._take_clones()
-        self.options: Record = self._narrowed()
+        self.options: Record = self._narrow_options()
         self.limits = context.policy_table.rules.limits
         self.blank = OperationOutcome(
             operation=due.operation,
@@ -233,27 +233,27 @@ class _Request:
             return False
         clones = search.of(self.context.table, self.context.policy_table, anew=anew)
         self.asked = replace(options, clones=tuple(dict.fromkeys((*options.clones, *clones))))
-        self.options = self._narrowed()
+        self.options = self._narrow_options()
         return bool({*clones} - {*options.clones})
 
-    def _narrowed(self) -> Record:
+    def _narrow_options(self) -> Record:
         approved = self.approved
         return self.asked if approved is None else approved.narrowed(self.record, self.asked)
 
-    def planned_only(self) -> OperationOutcome:
+    def plan_only_outcome(self) -> OperationOutcome:
         """Returns the plan, with the limits that it would exceed."""
-        prepared = None if self.due.engine == "spark" else self._prepared(plan_only=True)
+        prepared = None if self.due.engine == "spark" else self._prepare_with_clones(plan_only=True)
         if prepared is None:
             outcome = replace(self.blank, engine="spark")
             if not self.context.plans_on_spark:
                 return replace(outcome, reason=f"{self.due.reason}; the job plans it")
-            return self._shown(outcome, self._planned_by_job())
+            return self._with_plan(outcome, self._plan_by_job())
         self._require_approved(prepared.plan)
         conclusion = self.record.conclusion_of_plan(prepared.plan)
         corrupt = str(conclusion) if conclusion.outcome is Outcome.CORRUPT else None
         beyond = corrupt or self._beyond(prepared.plan, commits_made=0)
         reason = self.due.reason if beyond is None else f"{self.due.reason}, but {beyond}"
-        return self._shown(replace(self.blank, reason=reason), prepared.plan)
+        return self._with_plan(replace(self.blank, reason=reason), prepared.plan)
 
     def for_approval(self, commits_made: int) -> OperationOutcome:
         """Returns the plan, unless it exceeds a limit or changes nothing."""
@@ -262,45 +262,45 @@ class _Request:
             status="needs-approval",
             reason=f"{self.due.reason}; approve it, as the policy requires",
         )
-        prepared = None if self.due.engine == "spark" else self._prepared(plan_only=True)
+        prepared = None if self.due.engine == "spark" else self._prepare_with_clones(plan_only=True)
         if prepared is None:
             waiting = replace(waiting, engine="spark")
             if not self.context.plans_on_spark:
                 return waiting
-            plan = self._planned_by_job()
+            plan = self._plan_by_job()
         else:
             plan = prepared.plan
         if plan.is_noop:
             # The job plans again, and nobody has approved any other plan.
-            self.approved = ApprovedPlan.of(self._shown(waiting, plan))
+            self.approved = ApprovedPlan.of(self._with_plan(waiting, plan))
             result = self._by_job() if prepared is None else prepared.apply()
-            return self._ended(replace(self.blank, engine=waiting.engine), result)
+            return self._outcome_of_result(replace(self.blank, engine=waiting.engine), result)
         beyond = self._beyond(plan, commits_made=commits_made)
         if beyond is not None:
-            return self._stopped(replace(self.blank, engine=waiting.engine), beyond, plan)
-        return self._shown(waiting, plan)
+            return self._stopped_outcome(replace(self.blank, engine=waiting.engine), beyond, plan)
+        return self._with_plan(waiting, plan)
 
-    def ended_by_job(self) -> OperationOutcome:
+    def outcome_of_job(self) -> OperationOutcome:
         """Returns the Result of a job, after every check of its plan."""
-        return self._ended(replace(self.blank, engine="spark"), self._by_job())
+        return self._outcome_of_result(replace(self.blank, engine="spark"), self._by_job())
 
-    def executed(self, commits_made: int) -> OperationOutcome:
+    def apply_within_limits(self, commits_made: int) -> OperationOutcome:
         """Returns the Result, unless the plan exceeds a limit."""
-        prepared = None if self.due.engine == "spark" else self._prepared()
+        prepared = None if self.due.engine == "spark" else self._prepare_with_clones()
         if prepared is None:
-            return self._executed_by_job()
+            return self._apply_by_job()
         plan = prepared.plan
         self._require_approved(plan)
         beyond = self._beyond(plan, commits_made=commits_made)
         if beyond is not None:
-            return self._stopped(self.blank, beyond, plan)
+            return self._stopped_outcome(self.blank, beyond, plan)
         if self.record.needs_job(plan):
-            return self.ended_by_job()
+            return self.outcome_of_job()
         if not plan.is_noop:
             self.context.claim()
-        return self._ended(self.blank, prepared.apply())
+        return self._outcome_of_result(self.blank, prepared.apply())
 
-    def _prepared(self, *, plan_only: bool = False) -> Any:
+    def _prepare_with_clones(self, *, plan_only: bool = False) -> Any:
         prepared = self._prepare(plan_only=plan_only)
         deletes = prepared is not None and not plan_only and not prepared.plan.is_noop
         again = deletes and self._take_clones(anew=True)
@@ -338,9 +338,9 @@ class _Request:
         table_options = table.located.storage_options if table.located is not None else {}
         return options_for(address, table_options, kind=table.store.address.kind)
 
-    def _executed_by_job(self) -> OperationOutcome:
-        """Like `executed`, on Spark; the job makes its own plan because this process has too little
-        memory.
+    def _apply_by_job(self) -> OperationOutcome:
+        """Like `apply_within_limits`, on Spark; the job makes its own plan because this process has
+        too little memory.
 
         If a plan must be compared with limits or an approval, an earlier job makes it.
         """
@@ -348,27 +348,27 @@ class _Request:
         self._take_clones(anew=True)
         limited = self.record.effects.deletes and self.limits.limits_deletions_further
         if self.approved is not None or limited:
-            plan = self._planned_by_job()
+            plan = self._plan_by_job()
             self._require_approved(plan)
             beyond = _beyond_deletions(self.limits, self.record.planned_amounts(plan))
             if beyond is not None:
-                return self._stopped(outcome, beyond, plan)
+                return self._stopped_outcome(outcome, beyond, plan)
             if self.approved is None:
                 # The job plans again, and no other plan was compared with the limits.
-                self.approved = ApprovedPlan.of(self._shown(outcome, plan))
-        return self._ended(outcome, self._by_job())
+                self.approved = ApprovedPlan.of(self._with_plan(outcome, plan))
+        return self._outcome_of_result(outcome, self._by_job())
 
-    def _planned_by_job(self) -> Any:
-        plan = self.record.plan.from_json(self._submitted(plan_only=True))
+    def _plan_by_job(self) -> Any:
+        plan = self.record.plan.from_json(self._submit(plan_only=True))
         # The table may have been replaced while the job ran.
         self.context.snapshots.newest()
         return plan
 
     def _by_job(self) -> Any:
         self.context.claim()
-        return self.record.result.from_json(self._submitted())
+        return self.record.result.from_json(self._submit())
 
-    def _submitted(self, *, plan_only: bool = False) -> dict[str, Any]:
+    def _submit(self, *, plan_only: bool = False) -> dict[str, Any]:
         table, approved = self.context.policy_table, self.approved
         # With an approval, the job narrows the options itself, because it compares the requested
         # ones.
@@ -395,7 +395,7 @@ class _Request:
         self.context.jobs.add(seconds)
         return document
 
-    def _shown(self, outcome: OperationOutcome, plan: Any) -> OperationOutcome:
+    def _with_plan(self, outcome: OperationOutcome, plan: Any) -> OperationOutcome:
         """Returns an outcome with a plan that can be approved."""
         return replace(
             outcome,
@@ -422,7 +422,9 @@ class _Request:
             return f"the run would make {count_text(commits, 'commit')}, and {allowed}"
         return None
 
-    def _stopped(self, outcome: OperationOutcome, beyond: str, plan: Any) -> OperationOutcome:
+    def _stopped_outcome(
+        self, outcome: OperationOutcome, beyond: str, plan: Any
+    ) -> OperationOutcome:
         return replace(
             outcome,
             status="stopped",
@@ -431,7 +433,7 @@ class _Request:
             exit_status=RefusedError.exit_status,
         )
 
-    def _ended(self, outcome: OperationOutcome, result: Any) -> OperationOutcome:
+    def _outcome_of_result(self, outcome: OperationOutcome, result: Any) -> OperationOutcome:
         """Returns the outcome of a Result."""
         conclusion = self.record.conclusion(result)
         return replace(

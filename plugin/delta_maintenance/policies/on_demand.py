@@ -77,7 +77,7 @@ def run_operation(
             raise RefusedError(held, remedy="run fsck again after the repair")
         rules = policy_table.rules.asking_for(record.name)
         forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
-        return _asked(policy_table, record, forced, options or {})
+        return _merge_options(policy_table, record, forced, options or {})
 
     with environment.claiming() as claim:
         context = Context(
@@ -182,7 +182,7 @@ def _outcome(
     return replace(outcome, seconds=seconds, cost=measurement.cost)
 
 
-def _asked(
+def _merge_options(
     table: PolicyTable,
     record: AnyOperation,
     assessment: Assessment,

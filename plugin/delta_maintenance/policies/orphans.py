@@ -148,7 +148,7 @@ def find_orphans(
     by, unread = _references(discovery.tables, uris, storage_options, now=now) if uris else ({}, [])
     with ThreadPoolExecutor(_PARALLEL) as pool:
         measured = pool.map(
-            lambda orphan: _measured(orphan, _options_at(policy, orphan.folder, storage_options)),
+            lambda orphan: _measure(orphan, _options_at(policy, orphan.folder, storage_options)),
             [candidate for candidate in candidates.values() if candidate.uri not in by],
         )
         orphans = [replace(orphan, contains=known_places.below(orphan.uri)) for orphan in measured]
@@ -263,11 +263,11 @@ def _references(
     return by, failures
 
 
-def _measured(candidate: _Candidate, options: Mapping[str, str]) -> Orphan:
+def _measure(candidate: _Candidate, options: Mapping[str, str]) -> Orphan:
     try:
         store = open_store(candidate.folder, options)
         try:
-            return _listed(store, candidate)
+            return _list_files(store, candidate)
         finally:
             store.close()
     except Exception as error:
@@ -275,11 +275,11 @@ def _measured(candidate: _Candidate, options: Mapping[str, str]) -> Orphan:
         return Orphan(uri=candidate.uri, problem=str(problem))
 
 
-def _listed(store: Store, candidate: _Candidate) -> Orphan:
+def _list_files(store: Store, candidate: _Candidate) -> Orphan:
     size = files = 0
     newest: tuple[int, int | None] | None = None
     # The listing has paths from the store's root on.
-    log = f"^{_escaped(f'{candidate.path}/' if candidate.path else '')}{OF_VERSION}"
+    log = f"^{_escape(f'{candidate.path}/' if candidate.path else '')}{OF_VERSION}"
     for batch in store.list_tree(candidate.path):
         there = batch.filter(pc.equal(batch["kind"], int(EntryKind.FILE)))
         if there["size"].null_count:
@@ -304,6 +304,6 @@ def _listed(store: Store, candidate: _Candidate) -> Orphan:
     )
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Quotes a text for the regular expressions of Arrow."""
     return r"\Q" + text.replace(r"\E", r"\E\\E\Q") + r"\E" if text else ""

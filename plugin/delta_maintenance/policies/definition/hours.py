@@ -30,7 +30,7 @@ def _zone(name: str) -> str:
 
 def _windows(texts: tuple[str, ...]) -> tuple[str, ...]:
     for text in texts:
-        _parsed(text)
+        _parse_spans(text)
     return texts
 
 
@@ -58,7 +58,7 @@ class Hours(PolicyModel):
         """The windows from the day before an instant on, for eight days."""
         zone = ZoneInfo(self.timezone)
         yesterday = instant.astimezone(zone).date() - _DAY
-        parsed = [_parsed(text) for text in self.windows]
+        parsed = [_parse_spans(text) for text in self.windows]
         for day in (yesterday + _DAY * number for number in range(_WEEK + 2)):
             for days, start, end in parsed:
                 if day.weekday() in days:
@@ -71,7 +71,7 @@ def _at(day: date, since_midnight: timedelta, zone: ZoneInfo) -> datetime:
     return wall.replace(tzinfo=zone).astimezone(UTC)
 
 
-def _parsed(text: str) -> tuple[frozenset[int], timedelta, timedelta]:
+def _parse_spans(text: str) -> tuple[frozenset[int], timedelta, timedelta]:
     """Parses a window into the days on which it starts, and its start and end since midnight."""
     match = _WINDOW.fullmatch(text.strip().lower())
     if match is None:

@@ -203,7 +203,7 @@ class Policy(PolicyModel):
             ("at", [e.uri for e in self.tables if e.uri is not None]),
             ("at", [e.catalog for e in self.tables if e.catalog is not None and e.is_one]),
         ):
-            if (twice := _repeated(values)) is not None:
+            if (twice := _first_repeated(values)) is not None:
                 raise ValueError(f"two tables are {subject} {twice}; keep one of them")
         for entry in self.tables:
             for text in (entry.catalog, *entry.exclude) if entry.catalog is not None else ():
@@ -411,7 +411,7 @@ def _table(
 ) -> PolicyTable:
     """`layers` are rules with the part of the policy that they come from, the weakest first."""
     entries = [rules for _, rules in reversed(layers) if isinstance(rules, TableEntry)]
-    merged = _with_followers(_merged(defaults, [rules for _, rules in layers]))
+    merged = _with_followers(_merge_rules(defaults, [rules for _, rules in layers]))
     if merged.readers:
         by = next(
             (rules for _, rules in reversed(layers) if "readers" in rules.model_fields_set), None
@@ -429,7 +429,7 @@ def _table(
     )
 
 
-def _merged(defaults: Rules, layers: Sequence[Rules]) -> Rules:
+def _merge_rules(defaults: Rules, layers: Sequence[Rules]) -> Rules:
     layers_given = [layer.model_dump(include=_RULES, exclude_unset=True) for layer in layers]
     if not any(layers_given):
         return defaults
@@ -464,7 +464,7 @@ _pattern = lru_cache(maxsize=1024)(Pattern)
 _names = lru_cache(maxsize=1024)(NamePattern)
 
 
-def _repeated(values: Iterable[str]) -> str | None:
+def _first_repeated(values: Iterable[str]) -> str | None:
     known_values: set[str] = set()
     for value in values:
         if value in known_values:
