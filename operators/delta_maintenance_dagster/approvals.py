@@ -3,6 +3,7 @@
 # Without `from __future__ import annotations`: Dagster reads the annotations of configs as types.
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -10,7 +11,13 @@ from pydantic import Field
 
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
-from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, failure_of
+from delta_maintenance_dagster.maintenance import (
+    RETRY_POLICY,
+    StepSettings,
+    failure_of,
+    required_keys,
+    table_runs,
+)
 from delta_maintenance_dagster.step_resources import Resources
 from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
 from delta_maintenance_dagster.tables import DeltaTable
@@ -52,43 +59,28 @@ def build_approval_job(
     run of maintenance plans again.
     """
     settings = settings or StepSettings()
-    each = {table.uri: resources.of(table) for table in tables}
-    required = set().union(*(found.required for found in each.values()))
-    if settings.state is not None:
-        required |= settings.state.storage.required
 
     @dg.op(
         name="run_approved_plans",
         description="Runs the plans that wait for an approval after a run.",
         retry_policy=RETRY_POLICY,
         pool=settings.pool,
-        required_resource_keys=required,
+        required_resource_keys=required_keys(tables, resources, settings),
     )
     def run_approved_plans(context: dg.OpExecutionContext, config: ApprovalConfig) -> None:
         if config.run_id is None and not config.plans:
             waiting = _chosen(context, config, tables)
-            listed = metadata.of_inbox([each for some in waiting.values() for each in some], name)
+            listed = metadata.of_inbox([*chain.from_iterable(waiting.values())], name)
             context.log.info(str(listed["waiting"].value))
             context.add_output_metadata(listed)
             return
-        plans = _approved(context, config, tables)
-        clones = resources.clones(context, settings.name, settings.state)
-        runs = [
-            TableRun(
-                context=context,
-                table=table,
-                resources=each[table.uri],
-                approval_job=name,
-                clones=clones,
-                outbox=settings.state,
-            )
-            for table in tables
-            if table.uri in plans
-        ]
+        plans = _plans_to_run(context, config, tables)
+        tables_with_plans = [table for table in tables if table.uri in plans]
+        runs = table_runs(context, tables_with_plans, resources, settings, approval_job=name)
         if not runs:
-            given = f"of run {config.run_id}" if config.run_id else f"among {config.plans[:3]}"
+            choice = f"of run {config.run_id}" if config.run_id else f"among {config.plans[:3]}"
             raise dg.Failure(
-                f"no plan {given} waits for an approval on these tables; launch this job without "
+                f"no plan {choice} waits for an approval on these tables; launch this job without "
                 "configuration, and give the IDs of plans that it lists",
                 allow_retries=False,
             )
@@ -116,7 +108,7 @@ def build_approval_job(
     return approve
 
 
-def _approved(
+def _plans_to_run(
     context: dg.OpExecutionContext, config: ApprovalConfig, tables: Sequence[DeltaTable]
 ) -> dict[str, list["PendingPlan"]]:
     """Returns the approved plans that are still waiting, by the address of their table.
@@ -128,24 +120,24 @@ def _approved(
 
     waiting = _chosen(context, config, tables)
     if config.run_id is None:
-        shown = {uri: [p for p in some if p.id in config.plans] for uri, some in waiting.items()}
-        missing = set(config.plans) - {each.id for some in shown.values() for each in some}
+        named = {uri: [p for p in plans if p.id in config.plans] for uri, plans in waiting.items()}
+        missing = set(config.plans) - {plan.id for plan in chain.from_iterable(named.values())}
         for gone in sorted(missing):
             context.log.warning(f"the plan {gone} does not wait any more; it is left out")
-        return {uri: some for uri, some in shown.items() if some}
+        return {uri: plans for uri, plans in named.items() if plans}
     of_run = {
         (identity_of(plan.uri), plan.operation): plan
-        for left in memory.recall_run(context.instance, config.run_id)
-        for plan in left.pending
+        for state in memory.recall_run(context.instance, config.run_id)
+        for plan in state.pending
         if not config.plans or plan.id in config.plans
     }
-    found: dict[str, list[PendingPlan]] = {}
-    for uri, some in waiting.items():
-        for each in some:
-            plan = of_run.get((identity_of(uri), each.operation))
-            if plan is not None and plan.plan.same_as(each.plan):
-                found.setdefault(uri, []).append(plan)
-    return found
+    approved: dict[str, list[PendingPlan]] = {}
+    for uri, plans in waiting.items():
+        for waiting_plan in plans:
+            plan = of_run.get((identity_of(uri), waiting_plan.operation))
+            if plan is not None and plan.plan.same_as(waiting_plan.plan):
+                approved.setdefault(uri, []).append(plan)
+    return approved
 
 
 def _chosen(

@@ -118,17 +118,17 @@ def _read_one(watch: "LogWatch", position: Position) -> Poll:
 
 
 def _without(ranges: tuple[tuple[int, int], ...], version: int) -> tuple[tuple[int, int], ...]:
-    left: list[tuple[int, int]] = []
+    rest_ranges: list[tuple[int, int]] = []
     for low, high in ranges:
         if low <= version <= high:
-            left += [
+            rest_ranges += [
                 part_of_range
                 for part_of_range in ((low, version - 1), (version + 1, high))
                 if part_of_range[0] <= part_of_range[1]
             ]
         else:
-            left.append((low, high))
-    return tuple(left)
+            rest_ranges.append((low, high))
+    return tuple(rest_ranges)
 
 
 class Positions:

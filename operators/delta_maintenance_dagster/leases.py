@@ -56,9 +56,9 @@ class InstanceLease:
             yield
             return
         limit_to_one(self.instance, self.pool)
-        if not self._claimed():
+        if not self._claim_slot():
             self._free_the_dead()
-            if not self._claimed():
+            if not self._claim_slot():
                 raise self._busy()
         ended = threading.Event()
         self._renew(self.run_id)
@@ -84,7 +84,7 @@ class InstanceLease:
     def _expiry_key(self) -> str:
         return f"delta_maintenance/lease/{self.pool}"
 
-    def _claimed(self) -> bool:
+    def _claim_slot(self) -> bool:
         storage = self.instance.event_log_storage
         try:
             with self._claiming():
@@ -121,9 +121,9 @@ class InstanceLease:
         return run is None or run.is_finished
 
     def _has_expired(self, run_id: str) -> bool:
-        found = self.instance.run_storage.get_cursor_values({self._expiry_key})
+        cursors = self.instance.run_storage.get_cursor_values({self._expiry_key})
         try:
-            lease = json.loads(found.get(self._expiry_key, ""))
+            lease = json.loads(cursors.get(self._expiry_key, ""))
             if lease["run"] == run_id:
                 return datetime.fromisoformat(lease["until"]) < self.now()
         except (ValueError, KeyError, TypeError):

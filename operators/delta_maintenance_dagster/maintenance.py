@@ -20,7 +20,7 @@ from delta_maintenance.operations.core import registry
 from delta_maintenance_dagster.health.checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
-from delta_maintenance_dagster.step_resources import Resources, SharedState
+from delta_maintenance_dagster.step_resources import Context, Resources, SharedState
 from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
 from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable, with_keys
 
@@ -128,11 +128,6 @@ def build_maintenance_step(
     of the step in the launchpad.
     """
     settings = settings or StepSettings()
-    of_tables = {table.maintenance_key: table for table in tables}
-    each = {key: resources.of(table) for key, table in of_tables.items()}
-    required = set().union(*(found.required for found in each.values()))
-    if settings.state is not None:
-        required |= settings.state.storage.required
 
     @dg.multi_asset(
         name=name,
@@ -140,7 +135,7 @@ def build_maintenance_step(
         can_subset=len(tables) > 1,
         pool=settings.pool,
         retry_policy=settings.retry_policy,
-        required_resource_keys=required,
+        required_resource_keys=required_keys(tables, resources, settings),
     )
     def maintenance(
         context: dg.AssetExecutionContext, config: MaintenanceConfig
@@ -152,20 +147,14 @@ def build_maintenance_step(
         selected = context.selected_asset_keys
         # A person waits for other runs.
         state = settings.state if config.operation is None and not config.plan_only else None
-        clones = resources.clones(context, settings.name, settings.state)
-        runs = [
-            TableRun(
-                context=context,
-                table=table,
-                resources=each[key],
-                approval_job=settings.approval_job,
-                clones=clones,
-                state=state,
-                outbox=settings.state,
-            )
-            for key, table in of_tables.items()
-            if key in selected
-        ]
+        runs = table_runs(
+            context,
+            [table for table in tables if table.maintenance_key in selected],
+            resources,
+            settings,
+            approval_job=settings.approval_job,
+            state=state,
+        )
         failed: list[FinishedRun] = []
         ended: list[FinishedRun] = []
         try:
@@ -197,16 +186,49 @@ def build_maintenance_step(
     return with_keys(maintenance, tables)
 
 
+def required_keys(
+    tables: Sequence[DeltaTable], resources: Resources, settings: StepSettings
+) -> set[str]:
+    """Returns the resource keys that a step on the tables needs."""
+    state = set() if settings.state is None else settings.state.storage.required
+    return state.union(*(resources.of(table).required for table in tables))
+
+
+def table_runs(
+    context: Context,
+    tables: Sequence[DeltaTable],
+    resources: Resources,
+    settings: StepSettings,
+    *,
+    approval_job: str | None,
+    state: SharedState | None = None,
+) -> list[TableRun]:
+    """Returns the runs of a step on its tables, which share one search for clones."""
+    clones = resources.clones(context, settings.name, settings.state)
+    return [
+        TableRun(
+            context=context,
+            table=table,
+            resources=resources.of(table),
+            approval_job=approval_job,
+            clones=clones,
+            state=state,
+            outbox=settings.state,
+        )
+        for table in tables
+    ]
+
+
 def sums_of(ended: Sequence[FinishedRun]) -> str:
     """Returns what a step did on several tables, in one line."""
     from delta_maintenance.policies.approval import waiting_texts
     from delta_maintenance.policies.entries import PastRun, gained
 
-    runs = [PastRun.of(each.result, None) for each in ended]
+    runs = [PastRun.of(finished.result, None) for finished in ended]
     statuses = Counter(run.status.replace("-", " ") for run in runs)
-    told = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
-    waits = waiting_texts([plan for each in ended for plan in each.pending])
-    return "; ".join([f"{len(runs):,} tables: {told}", *gained(runs, now=clock.now()), *waits])
+    counts = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
+    waits = waiting_texts([plan for finished in ended for plan in finished.pending])
+    return "; ".join([f"{len(runs):,} tables: {counts}", *gained(runs, now=clock.now()), *waits])
 
 
 def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:
@@ -215,8 +237,8 @@ def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:
     if of == 1:
         text, facts = problems[0], failed[0].facts
     else:
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        text = f"{len(failed)} of {of} tables: {'; '.join(problems[:_SHOWN])}{more}"
+        rest_text = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        text = f"{len(failed)} of {of} tables: {'; '.join(problems[:_SHOWN])}{rest_text}"
         facts = {
             finished.table.policy.name: dg.MetadataValue.text(p)
             for finished, p in zip(failed, problems, strict=True)
@@ -256,6 +278,6 @@ def _among_others(context: dg.AssetExecutionContext) -> bool:
     return selection is None or any(key.path[-1] != MAINTENANCE for key in selection)
 
 
-def _require_one_of(known: Sequence[str], name: str, problem: str) -> None:
-    if name not in known:
-        raise dg.Failure(f"{name!r} {problem}: there are {', '.join(known)}", allow_retries=False)
+def _require_one_of(names: Sequence[str], name: str, problem: str) -> None:
+    if name not in names:
+        raise dg.Failure(f"{name!r} {problem}: there are {', '.join(names)}", allow_retries=False)

@@ -72,6 +72,6 @@ class NewTables:
                 storage_options=storage.storage_options,
                 memory=self._memory,
             )
-            names = {each.name for each in discovery.tables if place_of(each.uri) not in places}
+            names = {table.name for table in discovery.tables if place_of(table.uri) not in places}
             # What cannot be listed now is as it was.
             self._new[key] = names | (self._new.get(key, set()) if discovery.unread else set())

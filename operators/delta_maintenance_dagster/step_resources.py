@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -87,11 +88,11 @@ class Resources:
         spark: Reference[DeltaSparkResource],
     ) -> Resources:
         """Returns the resources for tables among which clones are searched for."""
-        names = {each.policy.rules.storage.connection for each in tables}
-        if any(each.among is not None for each in tables):
+        connections = {table.policy.rules.storage.connection for table in tables}
+        if any(table.among is not None for table in tables):
             # Of patterns.
-            names.add(None)
-        others = tuple(storage.named(name) for name in names)
+            connections.add(None)
+        others = tuple(storage.named(connection) for connection in connections)
         return cls(storage=storage, spark=spark, tables=tuple(tables), others=others)
 
     def of(self, table: DeltaTable) -> Resources:
@@ -106,70 +107,68 @@ class Resources:
     @property
     def required(self) -> set[str]:
         """The resource keys that Dagster must provide."""
-        own = self.storage.required | self.spark.required
-        readers = (each for table in self.tables for each in table.policy.rules.readers)
-        of_readers = (
-            self.storage.named(each.storage.connection)
-            for each in readers
-            if each.storage is not None
+        rules = [
+            reader.storage for table in self.tables for reader in table.policy.rules.readers
+        ] + [
+            table.among.ledger.storage
+            for table in self.tables
+            if table.among is not None and table.among.ledger is not None
+        ]
+        stores = (self.storage.named(rule.connection) for rule in rules if rule is not None)
+        return self.storage.required.union(
+            self.spark.required, *(store.required for store in (*self.others, *stores))
         )
-        ledgers = (table.among.ledger for table in self.tables if table.among is not None)
-        of_ledgers = (
-            self.storage.named(each.storage.connection) for each in ledgers if each is not None
-        )
-        others = (*self.others, *of_readers, *of_ledgers)
-        return own.union(*(storage.required for storage in others))
 
     def clones(self, context: Context, name: str, state: SharedState | None) -> PolicyClones:
         """Returns the search for clones, which remembers between runs what it reads: in the folder
         of assessments if there is one, or else in Dagster's own folder on this host.
         """
         from delta_maintenance.policies.clones import PolicyClones
-        from delta_maintenance.policies.discovery import Discovery, FailedSearches, discover
-        from delta_maintenance.policies.session import kept_tables
+        from delta_maintenance.policies.discovery import Discovery, FailedSearches
+        from delta_maintenance.policies.session import PolicySession, kept_tables
         from delta_maintenance.storage import open_store
 
         provided = context.resources
         origin = context.run.remote_job_origin
         location = "" if origin is None else quote(origin.location_name, safe="")
         # Each step is a process of its own, which would read the logs of all tables anew.
-        own = Path(context.instance.storage_directory(), "delta_maintenance", location, name)
+        folder = Path(context.instance.storage_directory(), "delta_maintenance", location, name)
 
         def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
             storage = self.storage.named(rule.connection).resolve(provided)
             return storage.storage_options(rule, uri=uri)
 
-        failures = {id(each.among): FailedSearches() for each in self.tables}
+        policies = {id(table.among): table.among for table in self.tables if table.among}
+        sessions = [
+            (PolicySession(policy=policy, storage_options=options_at), FailedSearches())
+            for policy in policies.values()
+        ]
+        tables = tuple(table.policy for table in self.tables)
 
-        def found() -> Discovery:
-            then = [each.policy for each in self.tables if not each.kept]
-            policies = {id(each.among): each.among for each in self.tables if each.among}
-            now = [
-                (each, discover(each, storage_options=options_at, failures=failures[key]))
-                for key, each in policies.items()
+        def discover() -> Discovery:
+            refreshed = [table.policy for table in self.tables if not table.kept]
+            discoveries = [
+                (session.policy, session.discover(failures)) for session, failures in sessions
             ]
+            # What the last refresh could list is known from there.
+            unlisted = (
+                failed
+                for policy, listing in discoveries
+                for failed in listing.unlisted
+                if not kept_tables(policy, Discovery((), (failed,)), refreshed)
+            )
+            listings = [listing for _, listing in discoveries]
             return Discovery(
-                tables=(
-                    *(each.policy for each in self.tables),
-                    *(table for _, each in now for table in each.tables),
-                ),
-                # What the last refresh could list is known from there.
-                unlisted=tuple(
-                    failed
-                    for policy, each in now
-                    for failed in each.unlisted
-                    if not kept_tables(policy, Discovery((), (failed,)), then)
-                ),
-                listed=tuple(part for _, each in now for part in each.listed),
-                aliases=tuple(table for _, each in now for table in each.aliases),
+                tables=(*tables, *chain.from_iterable(listing.tables for listing in listings)),
+                unlisted=tuple(unlisted),
+                listed=tuple(chain.from_iterable(listing.listed for listing in listings)),
+                aliases=tuple(chain.from_iterable(listing.aliases for listing in listings)),
             )
 
         return PolicyClones(
-            discover=found,
+            discover=discover,
             options_at=options_at,
-            policies=tuple(
-                {id(each.among): each.among for each in self.tables if each.among}.values()
-            ),
-            tables=tuple(each.policy for each in self.tables),
-            state=open_store(str(own)) if state is None else state.open(provided).store,
+            policies=tuple(policies.values()),
+            tables=tables,
+            state=open_store(str(folder)) if state is None else state.open(provided).store,
         )

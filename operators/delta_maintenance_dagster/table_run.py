@@ -65,11 +65,11 @@ class FinishedRun:
     @property
     def facts(self) -> metadata.Metadata:
         """The metadata of the materialization, observation or failure."""
-        left = memory.Memory(last_runs=self.result.last_runs, pending=self.pending)
-        told = metadata.of_run(self.result, self.pending)
+        state = memory.Memory(last_runs=self.result.last_runs, pending=self.pending)
+        run_facts = metadata.of_run(self.result, self.pending)
         if self.acknowledged is not None:
-            told = {**told, "acknowledged": dg.MetadataValue.text(self.acknowledged)}
-        return {**told, **self.history, **self.approval, **left.to_metadata()}
+            run_facts = {**run_facts, "acknowledged": dg.MetadataValue.text(self.acknowledged)}
+        return {**run_facts, **self.history, **self.approval, **state.to_metadata()}
 
     @property
     def problem(self) -> str | None:
@@ -104,14 +104,14 @@ class TableRun:
         from delta_maintenance.policies.approval import Approvals, still_asked
         from delta_maintenance.policies.run import run
 
-        def work(table: Table, known: memory.Memory) -> RunResult:
+        def work(table: Table, last_state: memory.Memory) -> RunResult:
             return run(
                 table,
                 self.table.policy,
-                last_runs=known.last_runs,
+                last_runs=last_state.last_runs,
                 approvals=Approvals(
                     operations=approve,
-                    asked=still_asked(known.pending, (), now=clock.now()),
+                    asked=still_asked(last_state.pending, (), now=clock.now()),
                     plans_on_spark=not plan_only,
                 ),
                 plan_only=plan_only,
@@ -126,13 +126,13 @@ class TableRun:
         """Runs one operation, due or not; `options` override those of the policy."""
         from delta_maintenance.policies.on_demand import run_operation
 
-        def work(table: Table, known: memory.Memory) -> RunResult:
+        def work(table: Table, last_state: memory.Memory) -> RunResult:
             return run_operation(
                 table,
                 self.table.policy,
                 operation,
                 options=options,
-                last_runs=known.last_runs,
+                last_runs=last_state.last_runs,
                 plan_only=plan_only,
                 environment=self._environment,
             )
@@ -143,12 +143,12 @@ class TableRun:
         """Runs approved plans, each only if it still has the approved effect."""
         from delta_maintenance.policies.on_demand import run_plans
 
-        def work(table: Table, known: memory.Memory) -> RunResult:
+        def work(table: Table, last_state: memory.Memory) -> RunResult:
             return run_plans(
                 table,
                 self.table.policy,
                 plans,
-                last_runs=known.last_runs,
+                last_runs=last_state.last_runs,
                 environment=self._environment,
             )
 
@@ -201,16 +201,16 @@ class TableRun:
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.run import failed_run
 
-        known = memory.recall(self.context.instance, self.table)
+        last_state = memory.recall(self.context.instance, self.table)
         policy = self.table.policy
         try:
             table = self.resources.storage.resolve(self.context.resources).open_table(policy)
         except Exception as error:
             failure = failure_of(error, where=policy.name)
-            result = failed_run(policy, failure, now=clock.now(), last_runs=known.last_runs)
+            result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
         else:
-            result = work(table, known)
-        return self._ended(result, known, approved)
+            result = work(table, last_state)
+        return self._finish(result, last_state, approved)
 
     def _submit(
         self,
@@ -241,8 +241,8 @@ class TableRun:
         except InvalidRequestError as error:
             raise error.located(table=policy_table.uri) from error.__cause__
 
-    def _ended(
-        self, result: RunResult, known: memory.Memory, approved: Sequence[str]
+    def _finish(
+        self, result: RunResult, last_state: memory.Memory, approved: Sequence[str]
     ) -> FinishedRun:
         from delta_maintenance.metrics.runs import report
         from delta_maintenance.policies.approval import waiting_texts
@@ -252,19 +252,19 @@ class TableRun:
         log = self.context.log
         for assessed in _operations(result.before):
             log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
-        latest, told = result.newest_assessment, None
+        latest, acknowledgement = result.newest_assessment, None
         if self.state is not None and latest is not None:
-            told = self.state.keep(self.context.resources, log, latest, result)
+            acknowledgement = self.state.keep(self.context.resources, log, latest, result)
         history = self._record(result, approved)
-        pending = self._asked(_waiting(result, known.pending), known.pending)
-        failed = log.error if told is None else log.warning
+        pending = self._with_askers(_waiting(result, last_state.pending), last_state.pending)
+        failed = log.error if acknowledgement is None else log.warning
         run = PastRun.of(result, None)
         for outcome in result.outcomes:
             reason = in_dagster(outcome.reason)
             tell = failed if outcome.exit_status else log.info
             tell(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
         if result.exit_status:
-            problem = in_dagster(told or result.problem or "")
+            problem = in_dagster(acknowledgement or result.problem or "")
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
             told_of = [f"{self.table.label}: {result.status}", *gained([run], now=clock.now())]
@@ -278,7 +278,7 @@ class TableRun:
             pending=pending,
             approval=approval,
             history=history,
-            acknowledged=told if result.exit_status else None,
+            acknowledged=acknowledgement if result.exit_status else None,
         )
 
     def _record(self, result: RunResult, approved: Sequence[str]) -> metadata.Metadata:
@@ -326,15 +326,16 @@ class TableRun:
             return {}
         return metadata.of_ledger(rows, policy.prices)
 
-    def _asked(
+    def _with_askers(
         self, pending: Sequence[PendingPlan], before: Sequence[PendingPlan]
     ) -> tuple[PendingPlan, ...]:
         """Returns the plans, the new ones with the automation or the person that asked for them."""
-        tags, known = self.context.run.tags, {plan.id for plan in before}
+        tags, known_ids = self.context.run.tags, {plan.id for plan in before}
         by = next((tags[tag] for tag in _ASKERS if tags.get(tag)), None)
         link = f"/runs/{self.context.run.run_id}"
         return tuple(
-            plan if plan.id in known else replace(plan, asked_by=by, link=link) for plan in pending
+            plan if plan.id in known_ids else replace(plan, asked_by=by, link=link)
+            for plan in pending
         )
 
 
@@ -370,7 +371,7 @@ def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingP
     latest = result.newest_assessment
     if result.status == "planned" or latest is None or latest.status == "failed":
         return tuple(before)
-    due = {each.operation for each in latest.operations if each.status != "not-due"}
+    due = {operation.operation for operation in latest.operations if operation.status != "not-due"}
     return pending_of(result, [plan for plan in before if plan.operation in due])
 
 
@@ -383,25 +384,25 @@ def all_of(
     Waits for those for at most `WAIT_SECONDS`, and then raises a `Failure` that may be retried.
     """
     late: list[TableRun] = []
-    for each in _answering_first(runs):
+    for run in _answering_first(runs):
         try:
-            finished = work(each)
+            finished = work(run)
         except BusyError as error:
-            each.context.log.info(f"{each.table.label}: {error}; it is tried again at the end")
-            late.append(each)
+            run.context.log.info(f"{run.table.label}: {error}; it is tried again at the end")
+            late.append(run)
         else:
-            yield each, finished
+            yield run, finished
     end = time.monotonic() + WAIT_SECONDS
-    for each in late:
+    for run in late:
         while True:
             try:
-                finished = work(each)
+                finished = work(run)
             except BusyError as error:
                 if time.monotonic() >= end:
-                    raise dg.Failure(str(error.located(table=each.table.uri))) from error
+                    raise dg.Failure(str(error.located(table=run.table.uri))) from error
                 time.sleep(PAUSE_SECONDS)
             else:
-                yield each, finished
+                yield run, finished
                 break
 
 
