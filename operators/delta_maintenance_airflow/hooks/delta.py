@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from delta_maintenance import Table
     from delta_maintenance.address import Located
     from delta_maintenance.operations.core.policy_values import StorageRule
-    from delta_maintenance.policies.definition.policy import Policy
     from delta_maintenance.storage import Store
 
 
@@ -239,28 +235,6 @@ class PolicyAccess:
 
 def _storage_rule(path: str, table_uri: str) -> StorageRule:
     # Imported here because it loads pydantic models, which would slow down Dag parsing.
-    from delta_maintenance.policies.definition.policy import load_policy
+    from delta_maintenance.policies.definition.policy import current_policy
 
-    try:
-        status = os.stat(path)
-    except OSError:
-        # Raises an error that states the problem.
-        policy = load_policy(path)
-    else:
-        with _ONE_AT_A_TIME:
-            policy = _read(path, status.st_mtime_ns, status.st_size)
-    return policy.table_at(table_uri).rules.storage
-
-
-_ONE_AT_A_TIME = threading.Lock()
-"""The first caller reads the file for all others."""
-
-
-@lru_cache(maxsize=8)
-def _read(path: str, modified_ns: int, size: int) -> Policy:
-    """Returns the policy in a file of this age and size; cached, because hundreds of tables are
-    opened.
-    """
-    from delta_maintenance.policies.definition.policy import load_policy
-
-    return load_policy(path)
+    return current_policy(path).table_at(table_uri).rules.storage

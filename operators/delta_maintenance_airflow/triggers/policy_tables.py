@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -152,21 +151,15 @@ class _PolicyFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._read: tuple[int, int] | None = None
+        self._policy: Policy | None = None
 
     def changed(self) -> Policy | None:
         """Returns the policy if this state of the file was not read before; otherwise None."""
         # Imported here because it loads pydantic models, which would block the event loop.
-        from delta_maintenance.policies.definition.policy import load_policy
+        from delta_maintenance.policies.definition.policy import current_policy
 
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            # Raises an error that states the problem.
-            return load_policy(self._path)
-        state = (status.st_mtime_ns, status.st_size)
-        if state == self._read:
+        policy = current_policy(self._path)
+        if policy is self._policy:
             return None
-        policy = load_policy(self._path)
-        self._read = state
+        self._policy = policy
         return policy

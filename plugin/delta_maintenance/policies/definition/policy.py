@@ -8,6 +8,7 @@ merged key by key; any other value replaces the earlier one.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -383,6 +384,28 @@ def load_policy(
     return read_document(
         Policy, path, environment=os.environ if environment is None else environment
     )
+
+
+def current_policy(path: str) -> Policy:
+    """Like `load_policy`; the same object as before if the age and the size of the file are those
+    of before, because watchers ask for hundreds of tables.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        # Raises an error that states the problem.
+        return load_policy(path)
+    # The first caller reads the file for all others.
+    with _READING:
+        return _policy_at(path, status.st_mtime_ns, status.st_size)
+
+
+_READING = threading.Lock()
+
+
+@lru_cache(maxsize=32)
+def _policy_at(path: str, modified_ns: int, size: int) -> Policy:
+    return load_policy(path)
 
 
 def json_schema() -> dict[str, Any]:
