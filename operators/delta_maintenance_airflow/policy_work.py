@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from delta_maintenance.address import Address, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact
-from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
+from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, Stats
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.ledger import record_run
 from delta_maintenance_airflow.settings import assessment_store, policy_path, report_folder
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.execute import SubmitToSpark
     from delta_maintenance.policies.models import AssessedOperation, RunResult
     from delta_maintenance.policies.session import PolicySession
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -165,3 +169,21 @@ def submitter(
         )
 
     return submit
+
+
+def report_metrics(result: RunResult) -> None:
+    """Reports a run to the metrics of Airflow. Raises nothing: they never fail a task."""
+    # Imported here because it loads PyArrow, which would slow down Dag parsing.
+    from delta_maintenance.metrics.runs import measurements
+
+    try:
+        for measurement in measurements(result):
+            if measurement.metric.kind == "histogram":
+                span = timedelta(seconds=measurement.value)
+                Stats.timing(measurement.metric.dotted, span, tags={**measurement.labels})
+            else:
+                Stats.incr(
+                    measurement.metric.dotted, int(measurement.value), tags={**measurement.labels}
+                )
+    except Exception:
+        _log.warning("the metrics of a run were not reported", exc_info=True)

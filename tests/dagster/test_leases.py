@@ -112,7 +112,7 @@ def test_a_run_that_was_killed_after_its_claim_loses_its_lease(
     earlier, lost, next_run = running(), running(), running()
     with lease(instance_with_pools, earlier)():
         pass
-    assert lease(instance_with_pools, lost)._claimed()
+    assert lease(instance_with_pools, lost)._claim_slot()
     with pytest.raises(BusyError), lease(instance_with_pools, next_run)():
         pass
     with lease(instance_with_pools, next_run, at=NOW + LIFE + timedelta(seconds=1))():

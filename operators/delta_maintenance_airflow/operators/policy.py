@@ -22,9 +22,8 @@ from delta_maintenance_airflow.compat import (
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, catalog_name_in
 from delta_maintenance_airflow.links import HealthPageLink
-from delta_maintenance_airflow.metrics import report
 from delta_maintenance_airflow.operators.batches import expected_work, row_alone
-from delta_maintenance_airflow.policy_work import PolicyWork, submitter
+from delta_maintenance_airflow.policy_work import PolicyWork, report_metrics, submitter
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
@@ -314,7 +313,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         told = acknowledgement_text(entry) if result.exit_status and self.is_scheduled else None
         failed = logging.ERROR if told is None else logging.WARNING
         if not as_flag(self.plan_only):
-            report(result)
+            report_metrics(result)
         for outcome in result.outcomes:
             level = failed if outcome.exit_status else logging.INFO
             line = (shown, outcome.operation, outcome.status, outcome.reason)

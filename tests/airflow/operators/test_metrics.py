@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.testing.table_builder import TableBuilder
-from delta_maintenance_airflow import metrics
+from delta_maintenance_airflow import policy_work
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from tests.support.suite.reported_metrics import Values, new_reader, values_of
 from tests.support.tables.assessed_tables import run_result
@@ -81,7 +81,7 @@ def test_a_metric_that_cannot_be_sent_fails_no_task(
     def fails(*_: Any, **__: Any) -> None:
         raise ValueError("no such metric")
 
-    monkeypatch.setattr(metrics.Stats, "incr", fails)
+    monkeypatch.setattr(policy_work.Stats, "incr", fails)
     result: RunResult = run_result()
-    metrics.report(result)
+    policy_work.report_metrics(result)
     assert "the metrics of a run were not reported" in caplog.text
