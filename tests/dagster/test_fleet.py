@@ -31,7 +31,7 @@ def test_all_others_of_a_step_are_maintained_before_slow_and_silent_ones(
         execution={"tables_per_step": 50, "retry_policy": {"max_retries": 0}},
     )
     stuck, ended = StuckStores(monkeypatch), []
-    finish = table_run.TableRun._ended
+    finish = table_run.TableRun._finish
 
     def ended_run(self: Any, result: Any, *arguments: Any) -> Any:
         ended.append(Path(result.uri).name)
@@ -40,7 +40,7 @@ def test_all_others_of_a_step_are_maintained_before_slow_and_silent_ones(
         assert Path(result.uri).name not in HEALTHY or result.status == "done", result.problem
         return finish(self, result, *arguments)
 
-    monkeypatch.setattr(table_run.TableRun, "_ended", ended_run)
+    monkeypatch.setattr(table_run.TableRun, "_finish", ended_run)
     definitions.resolve_job_def("delta_maintenance").execute_in_process(
         instance=instance, raise_on_error=False
     )
