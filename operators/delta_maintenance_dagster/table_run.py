@@ -15,7 +15,6 @@ import dagster as dg
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
-from delta_maintenance.table_names import name_at
 from delta_maintenance_dagster import memory
 from delta_maintenance_dagster.health import metadata
 from delta_maintenance_dagster.health.checks import HealthThresholds, judge
@@ -224,16 +223,13 @@ class TableRun:
 
         rules = policy_table.rules
         storage = self.resources.storage.resolve(self.context.resources)
-        spec = JobSpec.from_json(
-            {
-                "operation": due.operation,
-                "table": policy_table.uri,
-                "catalog_name": name_at(policy_table.uri),
-                "storage_options": storage.storage_options(rules.storage, uri=policy_table.uri),
-                "options": due.options.to_json() if due.options is not None else {},
-                "plan_only": plan_only,
-                "approved": None if approved is None else approved.to_json(),
-            }
+        spec = JobSpec.of(
+            due.operation,
+            policy_table.uri,
+            storage_options=storage.storage_options(rules.storage, uri=policy_table.uri),
+            options=due.options.to_json() if due.options is not None else {},
+            plan_only=plan_only,
+            approved=None if approved is None else approved.to_json(),
         )
         spark = self.resources.spark.resolve(self.context.resources)
         try:

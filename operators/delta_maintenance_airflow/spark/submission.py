@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from airflow.sdk import BaseHook
 
 from delta_maintenance import clock
-from delta_maintenance.table_names import name_at
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.spark.folder import (
@@ -102,18 +101,15 @@ class SparkSubmission:
         connection = BaseHook.get_connection(self.spark_conn_id)
         on_cluster = runs_driver_on_cluster(self.spark_conn_id)
         located = self.delta_hook.locate(table_uri, credentials=not on_cluster)
-        spec = JobSpec.from_json(
-            {
-                "operation": operation,
-                "table": located.address,
-                "catalog_name": name_at(located.address),
-                "version": version,
-                "storage_options": located.storage_options,
-                "options": dict(options),
-                "report_uri": report_uri,
-                "plan_only": plan_only,
-                "approved": None if approved is None else dict(approved),
-            }
+        spec = JobSpec.of(
+            operation,
+            located.address,
+            version=version,
+            storage_options=located.storage_options,
+            options=dict(options),
+            report_uri=report_uri,
+            plan_only=plan_only,
+            approved=None if approved is None else dict(approved),
         )
         if connection.conn_type == "spark_connect":
             return self._run_connected(spec, conf)

@@ -111,7 +111,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             self._piped(context) as pipes_environment,
         ):
             report, read_report = self._report(Path(scratch), spec, submission)
-            spec_word = submission.told(spec, Path(scratch))
+            spec_word = submission.spec_word(spec, Path(scratch))
             process = DriverProcess(
                 command=submission.command(spec_word, report),
                 environment={**submission.environment(), **pipes_environment},
@@ -223,7 +223,7 @@ class _Submission:
     def on_cluster(self) -> bool:
         return self.remote is None and self.resource.deploy_mode == "cluster"
 
-    def told(self, spec: "JobSpec", scratch: Path) -> str:
+    def spec_word(self, spec: "JobSpec", scratch: Path) -> str:
         """Returns the specification as an argument, which never contains credentials."""
         if not self.on_cluster:
             return spec.write(scratch / "spec.json")
@@ -239,10 +239,14 @@ class _Submission:
         return json.dumps(spec.to_json())
 
     def command(self, spec_word: str, report: str) -> list[str]:
-        from delta_maintenance.submission.spark_submit import find_spark_home, submit_command
+        from delta_maintenance.submission.spark_submit import (
+            connect_command,
+            find_spark_home,
+            submit_command,
+        )
 
         if self.remote is not None:
-            return [sys.executable, self.application, "--spec", spec_word, "--report", report]
+            return connect_command(spec_word, report, application=self.application)
         home = Path(self.resource.spark_home) if self.resource.spark_home else find_spark_home()
         mode = {"spark.submit.deployMode": "cluster"} if self.on_cluster else {}
         return submit_command(

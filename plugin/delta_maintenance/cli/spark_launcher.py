@@ -24,7 +24,6 @@ from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.scratch import scratch_folder
-from delta_maintenance.table_names import name_at
 
 if TYPE_CHECKING:
     from delta_maintenance.submission.job_report import DriverLine
@@ -57,15 +56,7 @@ def run_spark_job(
     conf = dict(arguments.spark_conf)
     require_no_secrets(conf)
     options, secrets = split_secrets(arguments.table, dict(arguments.storage_options))
-    spec = JobSpec.from_json(
-        {
-            "operation": operation,
-            "table": absolute(arguments.table),
-            "catalog_name": name_at(arguments.table),
-            "storage_options": options,
-            **job,
-        }
-    )
+    spec = JobSpec.of(operation, arguments.table, storage_options=options, **job)
     remote = _remote(arguments.master)
     require_no_credentials_in_addresses({"the master": arguments.master})
     environment = driver_environment(os.environ, secrets=secrets, remote=remote)

@@ -9,14 +9,15 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from delta_maintenance.address import CatalogName
+from delta_maintenance.address import Address, CatalogName
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import find, known, spark_operations
 from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
+from delta_maintenance.table_names import name_at
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 """The file to submit, the same for all operations."""
@@ -67,6 +68,22 @@ class JobSpec(Record):
             )
         if self.catalog_name is not None:
             CatalogName.parse(self.catalog_name)
+
+    @classmethod
+    def of(cls, operation: str, table: str, **fields: Any) -> Self:
+        """Builds the specification for a table that this process knows by an address.
+
+        `fields` are the other fields, as JSON. Raises `InvalidRequestError` for invalid ones.
+        """
+        return cls.from_json(
+            {
+                "operation": operation,
+                # Drivers and executors have working directories of their own.
+                "table": str(Address.parse(table).absolute()),
+                "catalog_name": name_at(table),
+                **fields,
+            }
+        )
 
     def write(self, path: str | os.PathLike[str]) -> str:
         """Writes the specification to a file that only this user can read; returns `@PATH`.
