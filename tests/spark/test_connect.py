@@ -33,14 +33,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]
 JOBS = """
 import json, sys, warnings
 warnings.simplefilter("ignore", FutureWarning)
-from delta_maintenance.spark.session import connected
+from delta_maintenance.spark.session import open_connection
 from delta_maintenance.spark.job import run
 from delta_maintenance.spark.rewriting import SparkRewriting
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
 # Several tasks sort bins of any size.
 SparkRewriting.__init__.__kwdefaults__["sorted_bytes"] = 1
-with connected(sys.argv[1]) as spark:
+with open_connection(sys.argv[1]) as spark:
     assert "connect" in type(spark).__module__
     for text in sys.argv[2:]:
         try:

@@ -32,13 +32,13 @@ class ConnectedJob:
         """Runs the job to its end. Raises `AirflowFailException` if PySpark is missing."""
         with _told_what_is_missing():
             from delta_maintenance.spark.job import run
-            from delta_maintenance.spark.session import connected
+            from delta_maintenance.spark.session import open_connection
         from delta_maintenance.errors import DeltaMaintenanceError
         from delta_maintenance.submission.job_report import JobReport
 
         address = self._address()
         try:
-            with connected(address) as self._session:
+            with open_connection(address) as self._session:
                 result = run(spec, self._session)
                 return JobReport(status="done", result=result, report_uri=spec.report_uri)
         except DeltaMaintenanceError:

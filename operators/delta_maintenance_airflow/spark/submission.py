@@ -123,8 +123,11 @@ class SparkSubmission:
                 # A plan is made again, because the table may have changed meanwhile.
                 if report.status == "done" and not plan_only and settles(report.result or {}):
                     _log.info("an earlier try of this task has already done the work")
-                    return self._settled(report)
-            return self._settled(self._submitted(spec, conf, code, reports, lock, on_cluster))
+                    return self._read_result(report)
+            folder = self.report_folder or os.fspath(self._folder.path)
+            address = report_address(folder, reports.new_name())
+            settings = self._settings(spec, conf, code, address, lock, on_cluster)
+            return self._read_result(self._submit(code.application, settings, reports))
 
     def kill(self) -> None:
         """Ends the job; may be called at any time, from a signal handler."""
@@ -133,23 +136,13 @@ class SparkSubmission:
         else:
             self._folder.kill()
 
-    def _settled(self, report: JobReport) -> dict[str, Any]:
+    def _read_result(self, report: JobReport) -> dict[str, Any]:
         self.report_uri = report.report_uri
         return report.timed_result_or_raise()
 
-    def _submitted(
-        self,
-        spec: JobSpec,
-        conf: Mapping[str, str],
-        code: Code,
-        reports: Reports,
-        lock: int,
-        on_cluster: bool,
-    ) -> JobReport:
+    def _submit(self, application: str, settings: Mapping[str, Any], reports: Reports) -> JobReport:
         provider = _provider()
-        folder = self.report_folder or os.fspath(self._folder.path)
-        address = report_address(folder, reports.new_name())
-        settings = self._settings(provider, spec, conf, code, address, lock, on_cluster)
+        settings = {**settings, "output": provider.JobOutput(self._show_interface)}
         hook = provider.JobHook(**settings)
         failure: Exception | None = None
         followed = None
@@ -160,13 +153,13 @@ class SparkSubmission:
                     key=self.key,
                     settings=settings,
                     conn_id=self.spark_conn_id,
-                    application=code.application,
+                    application=application,
                 )
                 self._running = followed
                 followed.execute_resumable(self.context)
             else:
                 self._running = hook
-                hook.submit(code.application)
+                hook.submit(application)
         except FileNotFoundError as error:
             raise AirflowFailException(
                 f"there is no {error.filename} on this worker: install "
@@ -192,7 +185,6 @@ class SparkSubmission:
 
     def _settings(
         self,
-        provider: Any,
         spec: JobSpec,
         conf: Mapping[str, str],
         code: Code,
@@ -216,7 +208,6 @@ class SparkSubmission:
         )
         image = {"spark.kubernetes.container.image": code.image} if code.image else {}
         return {
-            "output": provider.JobOutput(self._show_interface),
             "process": {
                 "env": environment,
                 # Child processes must not inherit the variables that Airflow sets for a task.
@@ -260,7 +251,7 @@ class SparkSubmission:
             report = job.run(spec)
         finally:
             self._running = None
-        return self._settled(report)
+        return self._read_result(report)
 
     def _report_store(self) -> Store:
         from delta_maintenance.storage import open_store

@@ -108,7 +108,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         submission = _Submission.of(self, rule)
         with (
             tempfile.TemporaryDirectory(prefix="delta-maintenance-") as scratch,
-            self._piped(context) as pipes_environment,
+            self._open_pipes(context) as pipes_environment,
         ):
             report, read_report = self._report(Path(scratch), spec, submission)
             spec_word = submission.spec_word(spec, Path(scratch))
@@ -155,7 +155,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         return str(folder.join(name)), lambda: JobReport.from_json(json.loads(store.read(name)))
 
     @contextmanager
-    def _piped(
+    def _open_pipes(
         self, context: dg.AssetExecutionContext | dg.OpExecutionContext
     ) -> Iterator[Mapping[str, str]]:
         """Yields the environment variables through which the driver reaches this run."""

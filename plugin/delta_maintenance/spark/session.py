@@ -48,7 +48,7 @@ class JobSession:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[SparkSession]:
+def open_connection(address: str) -> Iterator[SparkSession]:
     """Opens a new session on the server at `sc://HOST:PORT` and ships this library to it."""
     spark = SparkSession.builder.remote(address).create()
     try:

@@ -194,11 +194,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
     session = FakeSession()
 
     @contextlib.contextmanager
-    def connected(address: str) -> Iterator[FakeSession]:
+    def open_connection(address: str) -> Iterator[FakeSession]:
         assert address == "sc://spark:15002/;token=the-token"
         yield session
 
-    monkeypatch.setattr("delta_maintenance.spark.session.connected", connected)
+    monkeypatch.setattr("delta_maintenance.spark.session.open_connection", open_connection)
     return session
 
 
