@@ -146,19 +146,20 @@ def plan_facts(plan: AddConstraintPlan) -> Facts:
 
 def result_facts(result: AddConstraintResult) -> Facts:
     """Facts of a result: the findings in the rows, and the commit."""
-    found = result.checked
+    checked_rows = result.checked
     return {
         "table": result.table,
         "version": result.version,
         "status": result.status,
         "constraint": [f"{change.name}: {change.after}" for change in result.changes],
         "added features": result.added_features,
-        "files": found.files or None,
-        "rows": found.rows or None,
-        "violations": found.violations or None,
-        "files with violations": found.violating_files or None,
+        "files": checked_rows.files or None,
+        "rows": checked_rows.rows or None,
+        "violations": checked_rows.violations or None,
+        "files with violations": checked_rows.violating_files or None,
         "worst files": [
-            f"{file.path}: {file.violations:,} of {file.rows:,} rows" for file in found.worst_files
+            f"{file.path}: {file.violations:,} of {file.rows:,} rows"
+            for file in checked_rows.worst_files
         ],
         "problem": result.problem,
         "notes": result.notes,

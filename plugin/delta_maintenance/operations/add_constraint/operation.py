@@ -222,15 +222,15 @@ def _result(plan: AddConstraintPlan, ending: ChangeOutcome, checks: _Checks) -> 
 
 
 def _violated(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddConstraintResult:
-    found = checks.found
+    violations = checks.found
     return AddConstraintResult(
         table=plan.table,
         version=version,
         status="violated",
         checks=checks.number,
-        checked=found,
-        problem=f"{found.violations:,} of {count_text(found.rows, 'row')}, in "
-        f"{found.violating_files:,} of {count_text(found.files, 'file')}, do not satisfy "
+        checked=violations,
+        problem=f"{violations.violations:,} of {count_text(violations.rows, 'row')}, in "
+        f"{violations.violating_files:,} of {count_text(violations.files, 'file')}, do not satisfy "
         f"{plan.options.expression}; correct or delete them, and run again",
         notes=plan.notes,
     )

@@ -87,12 +87,12 @@ def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str
     if not pc.any(uncounted).as_py():
         return adds, ()
     paths = pa.concat_arrays(adds["path"].filter(uncounted).chunks)
-    found = count_rows(paths)
+    row_counts = count_rows(paths)
     nothing = pa.nulls(adds.num_rows, pa.int64())
-    counts = pc.replace_with_mask(nothing, uncounted, found.counts)
+    counts = pc.replace_with_mask(nothing, uncounted, row_counts.counts)
     differs = pc.fill_null(pc.not_equal(counts, num_records(adds["stats"])), True)
     corrected = pc.if_else(differs, counts, pa.scalar(None, pa.int64()))
     stats = with_row_counts(pa.concat_arrays(adds["stats"].chunks), corrected)
     filled = adds.set_column(adds.column_names.index("stats"), "stats", stats)
     known = pc.or_(pc.invert(uncounted), pc.is_valid(counts))
-    return filled.filter(known), found.problems
+    return filled.filter(known), row_counts.problems

@@ -64,13 +64,13 @@ def decide(
         return _in_full(snapshot, "as asked for")
     try:
         _require_young(snapshot, now)
-        found = survey(snapshot, spec)
+        sidecar_survey = survey(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)
-    full, incremental = found.expected_full_bytes, found.expected_bytes
+    full, incremental = sidecar_survey.expected_full_bytes, sidecar_survey.expected_bytes
     described = (
-        f"{len(found.kept):,} of {count_text(len(found.sidecars), 'sidecar')} of "
-        f"{found.base.files.name} can be taken over, {len(found.rewritten):,} must be written again"
+        f"{len(sidecar_survey.kept):,} of {count_text(len(sidecar_survey.sidecars), 'sidecar')} of "
+        f"{sidecar_survey.base.files.name} can be taken over, {len(sidecar_survey.rewritten):,} must be written again"
     )
     is_cheap = incremental <= _WORTHWHILE * full
     if wanted == "auto" and not is_cheap:
@@ -81,7 +81,7 @@ def decide(
         reason=f"incremental: {described}",
         full_bytes=full,
         incremental_bytes=incremental,
-        survey=found,
+        survey=sidecar_survey,
     )
 
 

@@ -103,10 +103,10 @@ def result_facts(result: ChecksumResult) -> Facts:
         "checksums": Grid(
             ("version", "status", "live files", "size"),
             [
-                (each.version, each.status, each.num_files, size_text(each.total_size))
-                if each.path is not None
-                else (each.version, each.status, "", "")
-                for each in result.versions
+                (outcome.version, outcome.status, outcome.num_files, size_text(outcome.total_size))
+                if outcome.path is not None
+                else (outcome.version, outcome.status, "", "")
+                for outcome in result.versions
             ],
         ),
         "notes": result.notes,

@@ -173,7 +173,7 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
         "oldest version": plan.oldest_version,
         "reason": plan.reason,
     }
-    facts["held by"] = [str(each) for each in plan.held]
+    facts["held by"] = [str(holder) for holder in plan.held]
     for group in plan.groups:
         facts[group.kind] = [
             f"{count_text(group.count, 'file')} ({size_text(group.bytes)}): {group.because}",
@@ -196,7 +196,7 @@ def result_facts(result: CleanLogResult) -> Facts:
         "status": result.status,
         "oldest version": result.oldest_version,
     }
-    facts["held by"] = [str(each) for each in result.held]
+    facts["held by"] = [str(holder) for holder in result.held]
     for group in result.groups:
         facts[group.kind] = f"{group.deleted:,} of {group.planned:,} deleted"
     facts["compatible checkpoint"] = result.compatible_checkpoint

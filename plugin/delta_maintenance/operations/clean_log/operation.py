@@ -172,18 +172,18 @@ class _Decision:
             self._note_oldest(times)
             return self._nothing(f"no commit is as old as {_text(self.instant)}")
         self._stop_at_holds(inventory, self.commit)
-        found, passed_over = newest_sound_checkpoint(
+        checkpoint, passed_over = newest_sound_checkpoint(
             snapshot.log.store, listing, version=self.commit
         )
         self.notes.extend(passed_over)
-        self.found = found
-        if found is None:
+        self.found = checkpoint
+        if checkpoint is None:
             return self._nothing(
                 f"no checkpoint up to version {self.commit}, which "
                 f"{'is held' if self.held else f'was current at {_text(self.instant)}'}, is "
                 "complete and readable"
             )
-        cut_off = found.checkpoint.files
+        cut_off = checkpoint.checkpoint.files
         protected = snapshot.properties.require_checkpoint_protection_before_version
         if cut_off.version < protected:
             return self._nothing(
@@ -206,7 +206,7 @@ class _Decision:
             return self._nothing(f"no file is older than {cut_off.name}", cut_off)
         ends_history = any(group.kind in ("commits", "checkpoints") for group in groups)
         if ends_history:
-            self._compare(found)
+            self._compare(checkpoint)
         hint = hinted_version(snapshot.log.store)
         current = f"was current at {_text(self.instant)}"
         return self._plan(
@@ -241,12 +241,12 @@ class _Decision:
             self.held += (HeldBack.by(hold, files=len(held), size=sum(held)),)
         self.commit = min(hold.first for hold in holding)
 
-    def _compare(self, found: SoundCheckpoint) -> None:
+    def _compare(self, checkpoint: SoundCheckpoint) -> None:
         """Compares the cut-off checkpoint with the files that the history before it leaves.
 
         Nothing could show a difference after that history is deleted.
         """
-        cut_off, store = found.checkpoint.files, self.snapshot.log.store
+        cut_off, store = checkpoint.checkpoint.files, self.snapshot.log.store
         try:
             other = Table(store).snapshot_without(cut_off.name, version=cut_off.version)
             left = other.avoiding_damage(_live)
@@ -255,13 +255,13 @@ class _Decision:
                 f"{cut_off.name} was not compared with the history before it: {error.problem}"
             )
             return
-        if left != found.live:
+        if left != checkpoint.live:
             raise CorruptTableError(
-                f"the checkpoint has {count_text(found.live.adds, 'file')} of {found.live.size} "
+                f"the checkpoint has {count_text(checkpoint.live.adds, 'file')} of {checkpoint.live.size} "
                 f"bytes, and the history before it leaves "
                 + (
                     "other ones"
-                    if (left.adds, left.size) == (found.live.adds, found.live.size)
+                    if (left.adds, left.size) == (checkpoint.live.adds, checkpoint.live.size)
                     else f"{count_text(left.adds, 'file')} of {left.size} bytes"
                 ),
                 table=self.snapshot.table,

@@ -56,17 +56,17 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return not_due("clean-log", "the log retention covers the whole log")
     last = context.last_run("clean-log")
     _, due_at = since("clean-log", last.at if last is not None else None, rule.every, context.now)
-    found = f"{count_text(health.expired_log_files, 'file')} of the log past the retention"
+    expired = f"{count_text(health.expired_log_files, 'file')} of the log past the retention"
     if due_at is not None:
         return not_due(
             "clean-log",
-            f"{found}, and the last one was less than {duration_text(rule.every)} ago",
+            f"{expired}, and the last one was less than {duration_text(rule.every)} ago",
             due_at,
         )
     return AssessedOperation(
         operation="clean-log",
         status="due",
-        reason=found,
+        reason=expired,
         options=CleanLogOptions(log_retention=rule.retention, holders=context.rules.holders),
         bytes_to_read=health.checkpoint_bytes,
         requests=requests_to_list(health.expired_log_files) + 6,

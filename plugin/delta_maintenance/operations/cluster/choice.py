@@ -147,8 +147,8 @@ def _groups(files: LiveColumns, tags: ClusteringTags) -> Numbers:
 def _tag(files: LiveColumns, name: str, columns: str, wanted: str) -> pa.Array:
     """Returns a tag of each file; null for files of other columns."""
     is_wanted = pc.equal(files.tags[columns].cast(pa.string()), wanted)
-    found = files.tags[name].cast(pa.string())
-    return pc.if_else(is_wanted, found, pa.scalar(None, pa.string())).combine_chunks()
+    tag_values = files.tags[name].cast(pa.string())
+    return pc.if_else(is_wanted, tag_values, pa.scalar(None, pa.string())).combine_chunks()
 
 
 def _clustered_otherwise(files: LiveColumns, tags: ClusteringTags) -> Mask:
@@ -176,9 +176,9 @@ def _grown(
     their number now; `most` limits both for the files that are sorted together.
     """
     rows = np.flatnonzero(grouped & (new[0, files.partition] > 0))
-    found = np.zeros(files.count, np.bool_)
+    grown_files = np.zeros(files.count, np.bool_)
     if not len(rows):
-        return found
+        return grown_files
     # A group has files of one partition only; its number and its partition identify it anyway.
     key = files.partition[rows] * (int(group.max()) + 1) + group[rows]
     _, first, unit = np.unique(key, return_index=True, return_inverse=True)
@@ -196,23 +196,23 @@ def _grown(
     taken = misfits == (misfits - ~fits)[starts][partition]
     chosen = np.zeros(len(order), np.bool_)
     chosen[order] = taken
-    found[rows[chosen[unit]]] = True
-    return found
+    grown_files[rows[chosen[unit]]] = True
+    return grown_files
 
 
 def _left_apart(
     files: LiveColumns, fresh: Mask, grown: Mask, group: Numbers, target_bytes: int, apart: Apart
 ) -> Mask:
     """Returns the files of groups that need not be sorted with the other files of the run."""
-    found = np.zeros(files.count, np.bool_)
+    files_left_apart = np.zeros(files.count, np.bool_)
     large = grown & (2 * files.size >= target_bytes)
     if not large.any():
-        return found
+        return files_left_apart
     rows = np.flatnonzero(fresh | grown)
     # The new files of a partition are a unit, and so is each group.
     unit = np.where(fresh, files.partition, group + len(files.last_write))[rows]
-    found[rows] = apart(rows, unit)
-    return found & large
+    files_left_apart[rows] = apart(rows, unit)
+    return files_left_apart & large
 
 
 def _bins(

@@ -35,8 +35,8 @@ def files_apart(
     if not np.array_equal(bounds.size, files.size):
         # A damaged checkpoint was left out, so that the log has another order.
         return apart
-    for found in bounds.columns.values():
-        apart |= ~_overlap(found.take(rows), files.partition[rows], unit)
+    for column_bounds in bounds.columns.values():
+        apart |= ~_overlap(column_bounds.take(rows), files.partition[rows], unit)
     return apart
 
 

@@ -222,4 +222,4 @@ class Document(Shown, Record):
 
 def _record_of(document: Any) -> AnyOperation:
     kind = type(document)
-    return next(each for each in operations() if kind in (each.plan, each.result))
+    return next(record for record in operations() if kind in (record.plan, record.result))

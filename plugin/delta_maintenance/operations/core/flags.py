@@ -99,9 +99,9 @@ def flag_fields(options: type[Record]) -> Iterator[FlagField]:
     hints = get_type_hints(options, include_extras=True)
     inherited = {name for base in options.__mro__[1:] for name in _fields_of(base)}
     for field in sorted(fields(options), key=lambda field: field.name in inherited):
-        found = _flag_field(field, hints[field.name])
-        if found is not None:
-            yield found
+        flag_field = _flag_field(field, hints[field.name])
+        if flag_field is not None:
+            yield flag_field
 
 
 def required_fields(options: type[Record]) -> tuple[str, ...]:
@@ -124,13 +124,13 @@ def _fields_of(kind: type[Any]) -> set[str]:
 
 def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
     metadata, kind, may_be_none = _unwrapped(hint)
-    flag = next((each for each in metadata if isinstance(each, Flag)), None)
+    flag = next((item for item in metadata if isinstance(item, Flag)), None)
     if flag is None:
         return None
     default = field.default
     if default is MISSING and field.default_factory is not MISSING:
         default = field.default_factory()
-    least = next((each.least for each in metadata if hasattr(each, "least")), None)
+    least = next((item.least for item in metadata if hasattr(item, "least")), None)
     return FlagField(
         name=field.name,
         flag=flag,

@@ -27,16 +27,16 @@ class Freed(Record):
     def of(cls, deleted_bytes: int, ask: Callable[[], DeletedBytes], *, ended: datetime) -> Freed:
         """Asks a store what becomes of bytes that were deleted until now; never raises for it."""
         try:
-            found = ask()
+            deleted_state = ask()
         except Exception as error:
             failure = failure_of(error, where="the settings of the store")
             why = f"the settings of the store cannot be read: {failure}"
-            found = DeletedBytes(state="unknown", why=why)
+            deleted_state = DeletedBytes(state="unknown", why=why)
         return cls(
             deleted_bytes=deleted_bytes,
-            state=found.state,
-            at=None if found.after is None else ended + found.after,
-            why=found.why,
+            state=deleted_state.state,
+            at=None if deleted_state.after is None else ended + deleted_state.after,
+            why=deleted_state.why,
         )
 
     def is_free(self, now: datetime) -> bool:
@@ -44,35 +44,35 @@ class Freed(Record):
         return self.state == "freed" or (self.at is not None and self.at <= now)
 
 
-def freed_bytes(found: Iterable[Freed], now: datetime) -> int:
+def freed_bytes(deletions: Iterable[Freed], now: datetime) -> int:
     """Returns the sum of the bytes that are no longer paid for."""
-    return sum(each.deleted_bytes for each in found if each.is_free(now))
+    return sum(deletion.deleted_bytes for deletion in deletions if deletion.is_free(now))
 
 
-def freed_text(found: Freed, now: datetime) -> str:
+def freed_text(deletion: Freed, now: datetime) -> str:
     """Returns what a deletion frees, in one line."""
-    return next(unfreed_texts([found], now), size_text(found.deleted_bytes))
+    return next(unfreed_texts([deletion], now), size_text(deletion.deleted_bytes))
 
 
 def unfreed_texts(
-    found: Iterable[Freed], now: datetime, *, size_of: Callable[[int], str] = size_text
+    deletions: Iterable[Freed], now: datetime, *, size_of: Callable[[int], str] = size_text
 ) -> Iterator[str]:
     """Yields a clause for the deleted bytes that are still paid for, by when and why.
 
     `size_of` formats numbers of bytes.
     """
     sums: dict[str, int] = {}
-    for each in found:
-        if not each.is_free(now) and each.deleted_bytes:
-            text = _unfreed(each)
-            sums[text] = sums.get(text, 0) + each.deleted_bytes
+    for deletion in deletions:
+        if not deletion.is_free(now) and deletion.deleted_bytes:
+            text = _unfreed(deletion)
+            sums[text] = sums.get(text, 0) + deletion.deleted_bytes
     for text, size in sums.items():
         yield f"{size_of(size)} deleted, {text}"
 
 
-def _unfreed(found: Freed) -> str:
-    if found.at is not None:
-        return f"freed by {found.at:%Y-%m-%d %H:%M} UTC: {found.why}"
-    if found.state == "never":
-        return f"which frees nothing: {found.why}"
-    return f"and whether that frees storage is unknown: {found.why}"
+def _unfreed(deletion: Freed) -> str:
+    if deletion.at is not None:
+        return f"freed by {deletion.at:%Y-%m-%d %H:%M} UTC: {deletion.why}"
+    if deletion.state == "never":
+        return f"which frees nothing: {deletion.why}"
+    return f"and whether that frees storage is unknown: {deletion.why}"

@@ -75,12 +75,12 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the record as a JSON object."""
-        found: dict[str, Any]
+        document: dict[str, Any]
         try:
-            found = _plain(self)
+            document = _plain(self)
         except _NotPlainError:
-            found = _adapter(type(self)).dump_python(self, mode="json")
-        return found
+            document = _adapter(type(self)).dump_python(self, mode="json")
+        return document
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -90,14 +90,14 @@ class Record:
         try:
             record: Self = _adapter(cls).validate_python(value)
         except ValidationError as error:
-            found = error.errors(include_url=False)
+            problems = error.errors(include_url=False)
             # A required field that is misspelt is missing, too.
-            first = next((each for each in found if each["type"] == _UNKNOWN), found[0])
+            first = next((detail for detail in problems if detail["type"] == _UNKNOWN), problems[0])
             field = ".".join(str(part) for part in first["loc"]) or cls.__name__
             problem, remedy = first["msg"], f"correct this field of {cls.__name__}"
             if first["type"] == _UNKNOWN and len(first["loc"]) == 1:
                 problem = f"{cls.__name__} has no such field"
-                remedy = f"the fields are {', '.join(each.name for each in fields(cls))}"
+                remedy = f"the fields are {', '.join(detail.name for detail in fields(cls))}"
             raise InvalidRequestError(f"{field}: {problem}", remedy=remedy) from None
         return record
 
@@ -124,9 +124,9 @@ def _plain(value: Any) -> Any:
     if kind in _UNCHANGED:
         return value
     if kind in (tuple, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if kind is dict and all(type(key) is str for key in value):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, Record):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     raise _NotPlainError
@@ -140,13 +140,15 @@ def _fits(value: Any, hint: Any) -> bool:
     """
     kind, parts = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
-        return _fits(value, parts[0]) and all(_allows(each, value) for each in parts[1:])
+        return _fits(value, parts[0]) and all(
+            _allows(constraint, value) for constraint in parts[1:]
+        )
     if kind in (Union, UnionType):
         return any(_fits(value, part) for part in parts)
     if kind is Literal:
         return type(value) is str and value in parts
     if kind is tuple and parts[1:] == (...,):
-        return type(value) is tuple and all(_fits(each, parts[0]) for each in value)
+        return type(value) is tuple and all(_fits(constraint, parts[0]) for constraint in value)
     if isinstance(kind, type) and issubclass(kind, Record):
         hints = get_type_hints(kind, include_extras=True)
         return type(value) is kind and all(

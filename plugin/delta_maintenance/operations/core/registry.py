@@ -60,12 +60,12 @@ _loaded: dict[str, AnyOperation] = {}
 
 def find(name: str) -> AnyOperation:
     """Returns the operation with this name. `InvalidRequestError` if there is none."""
-    found = known(name)
-    if found is None:
+    record = known(name)
+    if record is None:
         raise InvalidRequestError(
             f"unknown operation {name!r}", remedy=f"name one of {', '.join(names())}"
         )
-    return found
+    return record
 
 
 def known(name: str) -> AnyOperation | None:
@@ -92,7 +92,9 @@ def operations() -> tuple[AnyOperation, ...]:
     for _, record in sorted(further.items()):
         if record is None:
             continue
-        earlier = [at for at, each in enumerate(records) if _phase(each) <= _phase(record)]
+        earlier = [
+            at for at, other_record in enumerate(records) if _phase(other_record) <= _phase(record)
+        ]
         records.insert(earlier[-1] + 1 if earlier else 0, record)
     return tuple(records)
 
@@ -151,8 +153,8 @@ def _points() -> Mapping[str, EntryPoint]:
     # Importing this takes longer than a short command.
     from importlib.metadata import entry_points
 
-    found = entry_points(group=ENTRY_POINTS)
-    return {point.name: point for point in found if point.name not in BUILT_IN}
+    points = entry_points(group=ENTRY_POINTS)
+    return {point.name: point for point in points if point.name not in BUILT_IN}
 
 
 def _phase(record: AnyOperation) -> int:

@@ -127,7 +127,7 @@ def rewrite_files(
             return tuple(sorted(versions))
         context = RunContext(now=committer.now, new_id=committer.new_id, progress=progress)
         result = verb.apply(committer.table, planned, context)
-        versions |= {each.version for each in result.bins if each.version is not None}
+        versions |= {bin_.version for bin_ in result.bins if bin_.version is not None}
         for refused in result.refused:
             raise left_out(removal.feature, refused.problem, damaged=refused.damaged)
         if result.status in ("failed", "partly"):

@@ -319,11 +319,11 @@ class _Decision:
             )
 
     def _unmapping(self) -> Iterator[DropStep]:
-        found = planned_conversion(self.snapshot)
+        planned = planned_conversion(self.snapshot)
         files, memory = "no data file changes", 0
-        if found is not None and found.count:
-            memory = memory_bound(default_workers(), found.group_bytes)
-            amount = f"{count_text(found.count, 'data file')} with {size_text(found.bytes)}"
+        if planned is not None and planned.count:
+            memory = memory_bound(default_workers(), planned.group_bytes)
+            amount = f"{count_text(planned.count, 'data file')} with {size_text(planned.bytes)}"
             files = f"writes {amount} again, under logical names and in the same commit"
         yield _step(
             "remove-mapping",

@@ -107,12 +107,12 @@ class CheckedFooters:
             self._paths, self._columns = self._paths.slice(0, 0), layout.columns
         names, types = snapshot.log.physical_partition_columns, partition_types(snapshot)
         live: list[pa.Array] = []
-        found: list[pa.Array] = []
+        trace_paths: list[pa.Array] = []
         for batch in snapshot.log.scan(fields={"add": ("path", "partitionValues"), "remove": ()}):
             paths, texts = batch.adds["path"], partition_texts(batch.adds, names)
             respelled = has_other_spelling(texts, types, len(paths))
             live += paths.chunks
-            found += paths.filter(pa.array(respelled)).chunks
+            trace_paths += paths.filter(pa.array(respelled)).chunks
         files = pa.chunked_array(live, pa.string())
         opened = files.filter(pc.invert(pc.is_in(files, value_set=self._paths)))
         reading = FooterReasons(
@@ -121,8 +121,8 @@ class CheckedFooters:
         needing = pa.array(list(map(bool, reading.of_paths(opened))), pa.bool_())
         sound = opened.filter(pc.invert(needing))
         self._paths = pa.chunked_array([*self._paths.chunks, *sound.chunks], pa.string())
-        found += opened.filter(needing).chunks
-        traced = pc.unique(pa.chunked_array(found, pa.string()))
+        trace_paths += opened.filter(needing).chunks
+        traced = pc.unique(pa.chunked_array(trace_paths, pa.string()))
         return FileTraces(count=len(traced), first=traced[0].as_py() if len(traced) else None)
 
 
@@ -220,10 +220,10 @@ def _live(snapshot: Snapshot, removal: FeatureRemoval) -> FileTraces:
     count, first = 0, None
     fields = {"add": removal.file_fields, "remove": ()}
     for batch in snapshot.log.scan(fields=fields):
-        found = batch.adds.filter(_mask(batch.adds, removal.file_fields))
-        if found.num_rows:
-            count += found.num_rows
-            first = first or found["path"][0].as_py()
+        live_traces = batch.adds.filter(_mask(batch.adds, removal.file_fields))
+        if live_traces.num_rows:
+            count += live_traces.num_rows
+            first = first or live_traces["path"][0].as_py()
     return FileTraces(count=count, first=first)
 
 
@@ -255,8 +255,8 @@ def _traced_versions(
     for batch in LogTail(store, entries).batches(keys=_ANY_KEYS, fields=wanted):
         for action, files in (("add", batch.adds), ("remove", batch.removes)):
             if action in actions:
-                found = files.filter(_mask(files, removal.file_fields))
-                yield from pc.unique(found[COMMIT_VERSION]).to_pylist()
+                traced_files = files.filter(_mask(files, removal.file_fields))
+                yield from pc.unique(traced_files[COMMIT_VERSION]).to_pylist()
 
 
 def _unprotected(listing: LogListing, metadata: Metadata) -> Iterator[HistoryTrace]:

@@ -245,19 +245,19 @@ class _Unmapping(RewriteCommits):
         """Returns bins of the live files that must be rewritten and that no bin covers."""
         files = live_columns(self._base)
         covered = _covered(files, bins)
-        found = conversion(self._base, files, self._contract, covered=covered, kept=self._kept)
-        self._kept = found.kept
-        work = self._work(found)
+        converted = conversion(self._base, files, self._contract, covered=covered, kept=self._kept)
+        self._kept = converted.kept
+        work = self._work(converted)
         if not work.count:
             return []
         self.plan_for(work.adds)
         self._total += int(pc.sum(work.adds["size"]).as_py() or 0)
         return self._rewritten(work)
 
-    def _work(self, found: Conversion) -> Work:
-        choice = found.choice
+    def _work(self, planned: Conversion) -> Work:
+        choice = planned.choice
         return Work(
-            adds=chosen_adds(self._base, found.files, choice),
+            adds=chosen_adds(self._base, planned.files, choice),
             bins=choice.bins,
             reasons=tuple(choice.reasons_of(row) for row in choice.rows.tolist()),
             partition_types=partition_types(self._base),
@@ -286,13 +286,13 @@ class _Unmapping(RewriteCommits):
     def _metrics(
         self, bins: Sequence[Pending], adds: Sequence[Mapping[str, Any]], removes: pa.Table
     ) -> dict[str, str]:
-        found = super()._metrics(bins, adds, removes)
+        metrics = super()._metrics(bins, adds, removes)
         return {
-            "numRewrittenFiles": found["numRemovedFiles"],
-            "numOutputBytes": found["numAddedBytes"],
-            "numRemovedBytes": found["numRemovedBytes"],
+            "numRewrittenFiles": metrics["numRemovedFiles"],
+            "numOutputBytes": metrics["numAddedBytes"],
+            "numRemovedBytes": metrics["numRemovedBytes"],
             "numCopiedRows": str(sum(pending.result.sums.rows for pending in bins)),
-            "numDeletionVectorsRemoved": found["numDeletionVectorsRemoved"],
+            "numDeletionVectorsRemoved": metrics["numDeletionVectorsRemoved"],
         }
 
 

@@ -171,13 +171,13 @@ def result_facts(result: ErasureReportResult) -> Facts:
         "files read": f"{result.files_read:,} ({size_text(result.bytes_read)})",
         "digest": result.digest,
         "places": [
-            f"{each.place}: {_rows_of(each)} in {count_text(each.files, 'file')}, "
+            f"{place.place}: {_rows_of(place)} in {count_text(place.files, 'file')}, "
             + (
-                f"until {each.last_end:%Y-%m-%dT%H:%M:%SZ}"
-                if each.last_end is not None
+                f"until {place.last_end:%Y-%m-%dT%H:%M:%SZ}"
+                if place.last_end is not None
                 else "without an end"
             )
-            for each in result.places
+            for place in result.places
         ],
         "not examined": result.not_examined,
         "notes": result.notes,
@@ -185,13 +185,13 @@ def result_facts(result: ErasureReportResult) -> Facts:
             ("place", "rows", "ends", "path", "ended by"),
             [
                 (
-                    each.place,
-                    f"{each.rows:,}",
-                    "never" if each.ends is None else f"{each.ends:%Y-%m-%d}",
-                    each.path if each.clone is None else f"{each.clone}: {each.path}",
-                    each.ends_by,
+                    place.place,
+                    f"{place.rows:,}",
+                    "never" if place.ends is None else f"{place.ends:%Y-%m-%d}",
+                    place.path if place.clone is None else f"{place.clone}: {place.path}",
+                    place.ends_by,
                 )
-                for each in result.found
+                for place in result.found
             ],
         ),
     }
@@ -215,7 +215,7 @@ def conclusion(result: ErasureReportResult, outcome: Outcome) -> Conclusion:
     return Conclusion(
         outcome=outcome,
         problem="rows or values of them remain: "
-        + ", ".join(f"{_rows_of(each)} ({each.place})" for each in result.places),
+        + ", ".join(f"{_rows_of(place)} ({place.place})" for place in result.places),
         remedy="see the report for the end of each file",
     )
 

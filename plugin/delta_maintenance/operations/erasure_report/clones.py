@@ -50,12 +50,12 @@ class SearchedTables:
     @property
     def files(self) -> int:
         """The number of files in all folders."""
-        return sum(each.listed.num_rows for each in self)
+        return sum(searched.listed.num_rows for searched in self)
 
     @property
     def not_examined(self) -> tuple[str, ...]:
         """What could not be examined so far."""
-        return tuple(dict.fromkeys(text for each in self for text in each.not_examined))
+        return tuple(dict.fromkeys(text for searched in self for text in searched.not_examined))
 
     def add(self, addresses: Sequence[str], *, now: datetime, options_at: StorageOptions) -> None:
         """Opens the clones at some addresses, and finds out what the tables need of each other.
@@ -73,8 +73,8 @@ class SearchedTables:
                 self.clones.append(TableFiles(snapshot, holds, clone=address))
             except DeltaMaintenanceError as error:
                 self._unread(address, error)
-        for each in list(self):
-            self._take_needs(each, now)
+        for searched in list(self):
+            self._take_needs(searched, now)
 
     def _take_needs(self, table: TableFiles, now: datetime) -> None:
         others = [other for other in self if other is not table]
@@ -108,7 +108,7 @@ class _Needs:
 
     def __init__(self, table: TableFiles, others: Sequence[TableFiles]) -> None:
         self._own = table.store.addresses
-        self._roots = [each.store.addresses for each in others]
+        self._roots = [searched.store.addresses for searched in others]
         self.found = [ProtectedPaths(roots) for roots in self._roots]
         self.elsewhere: str | None = None
         """A file that is in none of the folders."""
@@ -133,7 +133,7 @@ class _Needs:
 
 
 def _is_below(paths: pa.StringArray, roots: Sequence[str]) -> pa.BooleanArray:
-    found = pa.array([False] * len(paths), pa.bool_())
+    is_below = pa.array([False] * len(paths), pa.bool_())
     for root in roots:
-        found = pc.or_(found, pc.is_valid(below_root(paths, root=root)))
-    return found
+        is_below = pc.or_(is_below, pc.is_valid(below_root(paths, root=root)))
+    return is_below

@@ -76,8 +76,8 @@ class Examination:
         self._files = files
         self._store = files.store
         self._own = readings[files.name]
-        self._all = [each for table in readings.values() for each in table.all]
-        self._states = [each for table in readings.values() for each in table.versions.states]
+        self._all = [reading for table in readings.values() for reading in table.all]
+        self._states = [reading for table in readings.values() for reading in table.versions.states]
         paths = one_array(files.listed["path"])
         self._of_files = FileReadings(readings, own=files.name, paths=paths, root=self._store.root)
         known = np.zeros(len(paths), np.bool_)
@@ -133,20 +133,20 @@ class Examination:
         if not is_parquet and not suffix and file.place == "unreferenced":
             return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
         # Closing this leaves the file open.
-        found = self._counted(file, digest, opened)
-        if not found.rows and found.problem is None and file.number is not None:
+        row_count = self._counted(file, digest, opened)
+        if not row_count.rows and row_count.problem is None and file.number is not None:
             self._has_rows[file.number] = False
-        if not found.rows or file.place != "live":
-            return found
+        if not row_count.rows or file.place != "live":
+            return row_count
         latest = [(reading, file.row) for reading in self._own.latest]
         counts = [self._count(each, opened, only_live=True) for each in latest]
         if any(count.rows or count.problem for count in counts):
-            return found
+            return row_count
         if any(self._count(each, opened).rows for each in latest):
             why = "a deletion vector marks the rows: purge, then vacuum"
-            return replace(found, file=replace(file, place="deletion-vector", ends_by=why))
+            return replace(row_count, file=replace(file, place="deletion-vector", ends_by=why))
         why = "only older versions read the rows, as they read the column: purge, then vacuum"
-        return replace(found, file=replace(file, ends_by=why))
+        return replace(row_count, file=replace(file, ends_by=why))
 
     def _counted(self, file: PlacedFile, digest: str, opened: BinaryIO) -> Examined:
         """Counts the matching rows in the content of a file, as its versions read them."""
@@ -173,7 +173,7 @@ class Examination:
         if not only_live:
             at = row.schema.get_field_index("deletionVector")
             row = row.set_column(at, row.schema.field(at), pa.nulls(1, row.schema.field(at).type))
-        names = [each.name for each in reading.layout.columns.fields]
+        names = [field.name for field in reading.layout.columns.fields]
         counted = 0
         try:
             missing = reading.lacks_value(row)

@@ -57,7 +57,7 @@ class LogValues:
     def __init__(self, files: TableFiles, readings: TableReadings, without_rows: pa.Array) -> None:
         """`without_rows` are the paths of the files that have no matching rows."""
         self._files = files
-        self._readings = [each for each in readings.all if each.condition is not None]
+        self._readings = [reading for reading in readings.all if reading.condition is not None]
         self._keys = readings.versions.map_keys
         self._without_rows = without_rows.cast(pa.binary())
         self._held: dict[str, tuple[str, datetime | None]] = {}
@@ -144,12 +144,12 @@ class LogValues:
 
     def _marked(self, actions: pa.Table) -> pa.BooleanArray:
         """Marks the actions with values for which the condition is true in some reading."""
-        found = pa.array([False] * actions.num_rows, pa.bool_())
+        is_marked = pa.array([False] * actions.num_rows, pa.bool_())
         for reading in self._readings:
-            found = pc.or_(found, self._marked_by(reading, actions))
+            is_marked = pc.or_(is_marked, self._marked_by(reading, actions))
         written = one_array(actions["path"])
         locations = file_locations(written, root=self._files.store.root)
-        return pc.and_(found, pc.invert(pc.is_in(locations, self._without_rows)))
+        return pc.and_(is_marked, pc.invert(pc.is_in(locations, self._without_rows)))
 
     def _marked_by(self, reading: Reading, actions: pa.Table) -> pa.BooleanArray:
         assert reading.condition is not None
@@ -173,16 +173,16 @@ class LogValues:
                 values[name] = [
                     one_array(statistics[f"{at} {part}"]) for part in ("least", "greatest")
                 ]
-        found = pa.array([False] * count, pa.bool_())
+        is_marked = pa.array([False] * count, pa.bool_())
         for choice in islice(product(*values.values()), _MOST_COMBINATIONS):
             rows = dict(zip(values, choice, strict=True))
             try:
-                found = pc.or_(found, reading.condition.matching_values(rows))
-                found = pc.or_(found, reading.near_matches(rows))
+                is_marked = pc.or_(is_marked, reading.condition.matching_values(rows))
+                is_marked = pc.or_(is_marked, reading.near_matches(rows))
             except pa.ArrowException:
                 # The values are not of this type: versions of another reading wrote them.
                 continue
-        return found
+        return is_marked
 
 
 def _partition_values(actions: pa.Table, column: Column) -> pa.Array:

@@ -45,7 +45,7 @@ def plan(
     try:
         with _searched(snapshot, options, context) as tables:
             TableReadings(options.where, tables.source.versions)
-            number, size = tables.files, sum(each.size for each in tables)
+            number, size = tables.files, sum(searched.size for searched in tables)
             left_out = tables.not_examined
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
@@ -57,7 +57,7 @@ def plan(
         files=number,
         bytes=size,
         reason=f"{count_text(number, 'file')} can contain rows of the table",
-        notes=(*snapshot.warnings, *(f"not examined: {each}" for each in left_out)),
+        notes=(*snapshot.warnings, *(f"not examined: {searched}" for searched in left_out)),
     )
 
 

@@ -123,7 +123,7 @@ class TableFiles:
             for hold in self.holds.holds
         ]
         paths = one_array(self.listed["path"])
-        needed = [(each.holder, each.covers(paths)) for each in self.needed]
+        needed = [(need.holder, need.covers(paths)) for need in self.needed]
         for number in range(self.listed.num_rows):
             listed = self.listed.slice(number, 1).to_pylist()[0]
             yield self._placed(
@@ -191,7 +191,7 @@ class TableFiles:
         return known.select(FILES.names)
 
     def _listing(self) -> pa.Table:
-        found = []
+        listed = []
         for batch in self.store.list_tree():
             inside = pc.starts_with(batch["path"], f"{LOG_DIRECTORY}/")
             entries = batch.filter(pc.invert(inside))
@@ -200,8 +200,8 @@ class TableFiles:
                 self.leave_out(f"{count_text(links, 'link')} or special files")
             files = entries.filter(pc.equal(entries["kind"], int(EntryKind.FILE)))
             empty = pc.match_substring_regex(files["path"], _WITHOUT_ROWS)
-            found.append(files.filter(pc.invert(empty)).select(STATUSES.names))
-        files = pa.concat_tables([STATUSES.empty_table(), *found])
+            listed.append(files.filter(pc.invert(empty)).select(STATUSES.names))
+        files = pa.concat_tables([STATUSES.empty_table(), *listed])
         if files["size"].null_count or files["modified_ms"].null_count:
             # A listing of directories contains only names.
             files = self.store.statuses(files["path"])

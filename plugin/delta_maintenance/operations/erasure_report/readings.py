@@ -90,7 +90,7 @@ class Reading:
                     pc.add(parsed.values, pa.scalar(distance, pa.duration("us")))
                     for distance in (-FARTHEST, FARTHEST)
                 )
-                bounds[tuple(each.lower() for each in name)] = column_bounds(
+                bounds[tuple(part_name.lower() for part_name in name)] = column_bounds(
                     column.kind,
                     least=least,
                     greatest=greatest,
@@ -142,11 +142,19 @@ class TableReadings:
         self.all: list[Reading] = []
         columns = _columns_by_state(condition, versions.states)
         types = {
-            name: [column.kind for found in reversed(columns) for column in found[name] if column]
+            name: [
+                column.kind
+                for columns_of_state in reversed(columns)
+                for column in columns_of_state[name]
+                if column
+            ]
             for name in columns[0]
         }
-        for state, found in zip(versions.states, columns, strict=True):
-            choices = (dict(zip(found, each, strict=True)) for each in product(*found.values()))
+        for state, columns_of_state in zip(versions.states, columns, strict=True):
+            choices = (
+                dict(zip(columns_of_state, each, strict=True))
+                for each in product(*columns_of_state.values())
+            )
             self.of_state.append(
                 tuple(
                     self._known(_reading(condition, state, choice, types))
@@ -165,7 +173,9 @@ class TableReadings:
 
     def of(self, first: int, last: int) -> Iterator[Reading]:
         """Yields the readings of a range of states, each once."""
-        ids = {id(each): each for state in self.of_state[first : last + 1] for each in state}
+        ids = {
+            id(reading): reading for state in self.of_state[first : last + 1] for reading in state
+        }
         yield from ids.values()
 
     def _known(self, reading: Reading) -> Reading:
@@ -202,15 +212,15 @@ class FileReadings:
 
     def files_of(self, table: str) -> Mask:
         """Marks the listed files that a version of the table with a name has."""
-        found = np.zeros(self._count, np.bool_)
+        is_read = np.zeros(self._count, np.bool_)
         if table in self._uses:
             _, numbers = self._uses[table]
-            found[numbers[numbers >= 0]] = True
-        return found
+            is_read[numbers[numbers >= 0]] = True
+        return is_read
 
     def of(self, number: int) -> list[tuple[Reading, pa.Table]]:
         """Returns the readings of a listed file, each with the row of the log as `FILES`."""
-        found: dict[tuple[int, tuple[str | None, ...]], tuple[Reading, pa.Table]] = {}
+        readings: dict[tuple[int, tuple[str | None, ...]], tuple[Reading, pa.Table]] = {}
         for name, (uses, numbers) in self._uses.items():
             first, end = np.searchsorted(numbers, [number, number + 1])
             for at in range(first, end):
@@ -220,8 +230,8 @@ class FileReadings:
                     row["first"][0].as_py(), row["last"][0].as_py()
                 ):
                     own = tuple(values.get(c.physical[0]) for c in reading.partition_columns)
-                    found.setdefault((id(reading), own), (reading, row.select(FILES.names)))
-        return [*found.values()]
+                    readings.setdefault((id(reading), own), (reading, row.select(FILES.names)))
+        return [*readings.values()]
 
 
 def _columns_by_state(
@@ -231,7 +241,7 @@ def _columns_by_state(
 
     `InvalidRequestError` for a column that no state has.
     """
-    found: list[dict[Names, list[Column | None]]] = [{} for _ in states]
+    columns_by_state: list[dict[Names, list[Column | None]]] = [{} for _ in states]
     columns = {column: None for state in states for column in _identities(state)}
     for name in dict.fromkeys(columns_of(parse_condition(condition))):
         names, stored = {tuple(each.lower() for each in name)}, set[Names]()
@@ -242,11 +252,11 @@ def _columns_by_state(
                 if path in names or physical in stored:
                     names.add(path)
                     stored.add(physical)
-        for own, state in zip(found, states, strict=True):
+        for own, state in zip(columns_by_state, states, strict=True):
             own[name] = [each for each in state.columns if each.path in names] or [None]
         if not stored:
             raise invalid_condition(condition, f"there is no column {'.'.join(name)}")
-    return found
+    return columns_by_state
 
 
 def _identities(state: VersionState) -> Iterator[tuple[Names, Names]]:

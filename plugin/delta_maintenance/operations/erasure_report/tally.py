@@ -114,7 +114,7 @@ class Tally:
 
 
 def _rows(examined: list[Examined]) -> pa.Table:
-    files = [each.file for each in examined]
+    files = [item.file for item in examined]
     millis = [None if file.ends is None else epoch_millis(file.ends) for file in files]
     columns = {
         "place": [file.place for file in files],
@@ -122,10 +122,10 @@ def _rows(examined: list[Examined]) -> pa.Table:
         "path": [file.path for file in files],
         "version_id": [file.version_id for file in files],
         "size": [file.size for file in files],
-        "sha256": [each.sha256 for each in examined],
-        "rows": [each.rows for each in examined],
+        "sha256": [item.sha256 for item in examined],
+        "rows": [item.rows for item in examined],
         "ends": pc.cast(pa.array(millis, pa.int64()), REPORT.field("ends").type),
         "ends_by": [file.ends_by for file in files],
-        "problem": [each.problem for each in examined],
+        "problem": [item.problem for item in examined],
     }
     return pa.table(columns, schema=REPORT)

@@ -200,7 +200,8 @@ def _uses(
     last[:-1][same] = np.minimum(last[:-1], version[1:] - 1)[same]
     live = opens & is_add & (last >= version)
     number = [
-        np.searchsorted(first_versions, each[live], side="right") - 1 for each in (version, last)
+        np.searchsorted(first_versions, numbers[live], side="right") - 1
+        for numbers in (version, last)
     ]
     uses = known.take(integers(order[live]))
     return uses.append_column("first", integers(number[0])).append_column(

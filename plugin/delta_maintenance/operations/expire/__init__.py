@@ -209,7 +209,10 @@ def result_facts(result: ExpireResult) -> Facts:
         "removed rows": result.rows or None,
         "files left": result.files_left or None,
         "changed by other writers": result.files_overtaken or None,
-        "skipped": [f"{each.path}: {each.problem}" for each in result.skipped[:_SHOWN]],
+        "skipped": [
+            f"{skipped_file.path}: {skipped_file.problem}"
+            for skipped_file in result.skipped[:_SHOWN]
+        ],
         # The problem of a skipped file is shown once.
         "problem": None if result.skipped else result.problem,
         "notes": result.notes,
@@ -220,7 +223,7 @@ def conclusion(result: ExpireResult, outcome: Outcome) -> Conclusion:
     """The conclusion of a run, with the remedy if expired rows are left."""
     if result.status != "partly":
         return Conclusion(outcome=outcome)
-    damaged = next((each for each in result.skipped if each.damaged), None)
+    damaged = next((skipped_file for skipped_file in result.skipped if skipped_file.damaged), None)
     if damaged is not None:
         return Conclusion(
             outcome=outcome,

@@ -72,7 +72,7 @@ class Change:
 
     def with_feed(self, bins: Sequence[RewrittenBin]) -> Change:
         """Adds the change data files of each file of `before`."""
-        counts = [len(each.outputs) for each in bins]
+        counts = [len(bin_.outputs) for bin_ in bins]
         of = np.repeat(np.arange(len(bins)), counts)
         new_files = tuple(dict.fromkeys((*self.new_files, *names_of(bins))))
         return replace(self, feed=change_actions(bins), feed_of=of, new_files=new_files)
@@ -115,7 +115,7 @@ class Change:
 
 def names_of(bins: Iterable[RewrittenBin]) -> tuple[str, ...]:
     """Returns the names of the new files of bins."""
-    return tuple(output.name for each in bins for output in each.outputs)
+    return tuple(output.name for bin_ in bins for output in bin_.outputs)
 
 
 def whole_files(adds: pa.Table) -> Change:
@@ -133,12 +133,14 @@ def with_vectors(
     adds of these files with their new statistics. Files without one are removed.
     """
     columns = {
-        "deletionVector": pa.array([each.to_json() for each in vectors.values()], DELETION_VECTOR),
+        "deletionVector": pa.array(
+            [vector.to_json() for vector in vectors.values()], DELETION_VECTOR
+        ),
         "dataChange": pa.array([True] * len(vectors), pa.bool_()),
     }
     for name, values in columns.items():
         after = after.set_column(after.schema.get_field_index(name), name, values)
-    names = dict.fromkeys(each.relative_path() for each in vectors.values())
+    names = dict.fromkeys(vector.relative_path() for vector in vectors.values())
     return Change(
         before=adds,
         rows=rows,
@@ -167,5 +169,5 @@ def _sizes(adds: pa.Table) -> Numbers:
 def _has_vector(adds: pa.Table) -> Mask:
     if "deletionVector" not in adds.column_names:
         return np.zeros(adds.num_rows, np.bool_)
-    found: Mask = pc.is_valid(adds["deletionVector"]).to_numpy().astype(np.bool_)
-    return found
+    has_vector: Mask = pc.is_valid(adds["deletionVector"]).to_numpy().astype(np.bool_)
+    return has_vector

@@ -124,14 +124,14 @@ class ExpireRun:
         """
         snapshot, planned = self._snapshot, None
         for left in reversed(range(_PASSES)):
-            found = chosen(snapshot, self._limit, reads_mixed=self._plan.options.mixed != "leave")
-            tables = [found.whole, found.mixed]
+            choice = chosen(snapshot, self._limit, reads_mixed=self._plan.options.mixed != "leave")
+            tables = [choice.whole, choice.mixed]
             if planned is None:
                 planned = pa.chunked_array(
-                    [chunk for each in tables for chunk in each["path"].chunks], pa.string()
+                    [chunk for batch in tables for chunk in batch["path"].chunks], pa.string()
                 )
             else:
-                tables = [each.filter(pc.is_in(each["path"], planned)) for each in tables]
+                tables = [batch.filter(pc.is_in(batch["path"], planned)) for batch in tables]
             done = self._done
             try:
                 changed: int | None = self._pass(snapshot, tables[0], tables[1])
@@ -190,7 +190,7 @@ class ExpireRun:
             snapshot.protocol, snapshot.metadata, snapshot.domain_metadata
         )
         path = self._limit.column.physical
-        found = list(
+        marked_files = list(
             marked(
                 self._table.store,
                 layout,
@@ -200,26 +200,26 @@ class ExpireRun:
                 workers=options.workers,
             )
         )
-        for source, each in zip(sources, found, strict=True):
+        for source, each in zip(sources, marked_files, strict=True):
             if each.problem is not None:
                 self._skip(source, str(each.problem), damaged=each.is_damaged)
-        numbers = [number for number, each in enumerate(found) if each.expired]
+        numbers = [number for number, each in enumerate(marked_files) if each.expired]
         if not numbers:
             return
         adds = adds.take(pa.array(numbers, pa.int64()))
-        found = [found[number] for number in numbers]
+        marked_files = [marked_files[number] for number in numbers]
         sources = tuple(sources[number] for number in numbers)
         if options.mixed == "deletion-vectors":
-            yield from self._marked(snapshot, adds, sources, found, required)
+            yield from self._marked(snapshot, adds, sources, marked_files, required)
             return
-        yield from self._rewritten(snapshot, adds, sources, found)
+        yield from self._rewritten(snapshot, adds, sources, marked_files)
 
     def _marked(
         self,
         snapshot: Snapshot,
         adds: pa.Table,
         sources: tuple[SourceFile, ...],
-        found: list[Marked],
+        marked_files: list[Marked],
         required: RequiredStatistics,
     ) -> Iterator[Change]:
         """Yields the changes that mark the expired rows of files by deletion vectors.
@@ -229,50 +229,54 @@ class ExpireRun:
         """
         long = [
             number
-            for number, (source, each) in enumerate(zip(sources, found, strict=True))
+            for number, (source, marked) in enumerate(zip(sources, marked_files, strict=True))
             if has_feed(snapshot)
             and source.deletion_vector is not None
-            and not each.is_whole
-            and is_too_long_for_spark(each.now)
+            and not marked.is_whole
+            and is_too_long_for_spark(marked.now)
         ]
         feed: dict[int, RewrittenBin] = {}
         if long:
             self._contract = self._contract_of(snapshot)
-            feed = self._feed(self._contract, sources, found, long)
-        others = [number for number in range(len(found)) if number not in long]
+            feed = self._feed(self._contract, sources, marked_files, long)
+        others = [number for number in range(len(marked_files)) if number not in long]
         for numbers in filter(None, (others, list(feed))):
             part = adds.take(pa.array(numbers, pa.int64()))
-            change = self._with_vectors(part, [found[number] for number in numbers], required)
+            change = self._with_vectors(
+                part, [marked_files[number] for number in numbers], required
+            )
             if numbers is others:
                 yield replace(change, new_files=(*change.new_files, *names_of(feed.values())))
             else:
                 yield change.with_feed(list(feed.values()))
 
     def _with_vectors(
-        self, adds: pa.Table, found: list[Marked], required: RequiredStatistics
+        self, adds: pa.Table, marked_files: list[Marked], required: RequiredStatistics
     ) -> Change:
-        remain = [number for number, each in enumerate(found) if not each.is_whole]
+        remain = [number for number, marked in enumerate(marked_files) if not marked.is_whole]
         written: tuple[DeletionVectorDescriptor, ...] = ()
         if remain:
-            positions = [found[number].gone for number in remain]
+            positions = [marked_files[number].gone for number in remain]
             written = write_vectors(self._table.store, positions, new_id=self._context.new_id)
         # Without new bounds, the next run would read these files again.
         path = self._limit.column.physical
         computed = [
-            ComputedStatistics(rows=each.rows, bounds={path: each.remaining}, tight=False)
-            if each.remaining is not None
-            else ComputedStatistics(rows=each.rows, bounds={}, tight=False)
-            for each in (found[number] for number in remain)
+            ComputedStatistics(rows=marked.rows, bounds={path: marked.remaining}, tight=False)
+            if marked.remaining is not None
+            else ComputedStatistics(rows=marked.rows, bounds={}, tight=False)
+            for marked in (marked_files[number] for number in remain)
         ]
         after = with_live_bounds(adds.take(pa.array(remain, pa.int64())), required, computed)
-        return with_vectors(adds, _expired(found), after, dict(zip(remain, written, strict=True)))
+        return with_vectors(
+            adds, _expired(marked_files), after, dict(zip(remain, written, strict=True))
+        )
 
     def _rewritten(
         self,
         snapshot: Snapshot,
         adds: pa.Table,
         sources: tuple[SourceFile, ...],
-        found: list[Marked],
+        marked_files: list[Marked],
     ) -> Iterator[Change]:
         """Yields the change that writes the files again without their expired rows.
 
@@ -280,12 +284,12 @@ class ExpireRun:
         readers of changes need no change data files for it.
         """
         contract = self._contract_of(snapshot)
-        done, feed = self._written(snapshot, contract, sources, found)
+        done, feed = self._written(snapshot, contract, sources, marked_files)
         new_files = names_of([*done.values(), *feed.values()])
-        whole = [number for number, each in enumerate(found) if each.is_whole]
+        whole = [number for number, marked in enumerate(marked_files) if marked.is_whole]
         if has_feed(snapshot):
             if whole:
-                yield replace(_whole(adds, found, whole), new_files=new_files)
+                yield replace(_whole(adds, marked_files, whole), new_files=new_files)
             whole = []
         kept = sorted((*whole, *done))
         if not kept:
@@ -303,7 +307,7 @@ class ExpireRun:
             after += [add | {"dataChange": True} for add in new]
             of += [at] * len(new)
         columns = contract.spec.naming.partition_columns
-        change = replace(_whole(adds, found, kept), rewrites=True, new_files=new_files)
+        change = replace(_whole(adds, marked_files, kept), rewrites=True, new_files=new_files)
         if after:
             added = staged_adds(after, partition_columns=columns)
             change = replace(change, after=added, of=np.array(of, np.int64))
@@ -317,27 +321,29 @@ class ExpireRun:
         snapshot: Snapshot,
         contract: Contract,
         sources: tuple[SourceFile, ...],
-        found: list[Marked],
+        marked_files: list[Marked],
     ) -> tuple[dict[int, RewrittenBin], dict[int, RewrittenBin]]:
         """Returns the new files of the files with other rows, by number, and, with a change data
         feed, the change data files of the same files.
         """
-        mixed = [number for number, each in enumerate(found) if not each.is_whole]
-        done = self._bins(contract.spec, sources, {number: found[number].gone for number in mixed})
+        mixed = [number for number, marked in enumerate(marked_files) if not marked.is_whole]
+        done = self._bins(
+            contract.spec, sources, {number: marked_files[number].gone for number in mixed}
+        )
         if not has_feed(snapshot):
             return done, {}
-        feed = self._feed(contract, sources, found, done)
-        return {number: each for number, each in done.items() if number in feed}, feed
+        feed = self._feed(contract, sources, marked_files, done)
+        return {number: marked for number, marked in done.items() if number in feed}, feed
 
     def _feed(
         self,
         contract: Contract,
         sources: tuple[SourceFile, ...],
-        found: list[Marked],
+        marked_files: list[Marked],
         numbers: Iterable[int],
     ) -> dict[int, RewrittenBin]:
         """Writes the expired rows of some files to change data files."""
-        left_out = {number: found[number].not_expired for number in numbers}
+        left_out = {number: marked_files[number].not_expired for number in numbers}
         return self._bins(changes_of(contract.spec), sources, left_out)
 
     @staticmethod
@@ -432,14 +438,14 @@ class ExpireRun:
         )
 
 
-def _expired(found: list[Marked]) -> np.ndarray:
-    return np.array([each.expired for each in found], np.int64)
+def _expired(marked_files: list[Marked]) -> np.ndarray:
+    return np.array([marked.expired for marked in marked_files], np.int64)
 
 
-def _whole(adds: pa.Table, found: list[Marked], numbers: list[int]) -> Change:
+def _whole(adds: pa.Table, marked_files: list[Marked], numbers: list[int]) -> Change:
     """Returns the removal of some files, whose expired rows are known."""
     before = adds.take(pa.array(numbers, pa.int64()))
-    return Change(before=before, rows=_expired([found[number] for number in numbers]))
+    return Change(before=before, rows=_expired([marked_files[number] for number in numbers]))
 
 
 def _without(source: SourceFile, gone: BitMap64) -> SourceFile:

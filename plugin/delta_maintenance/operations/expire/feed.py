@@ -63,11 +63,11 @@ def change_actions(bins: Sequence[RewrittenBin]) -> pa.Table:
     actions = [
         {
             "path": path,
-            "partitionValues": list(each.bin.partition_values),
+            "partitionValues": list(bin_.bin.partition_values),
             "size": output.size,
             "dataChange": False,
         }
-        for each in bins
-        for output, path in zip(each.outputs, each.paths, strict=True)
+        for bin_ in bins
+        for output, path in zip(bin_.outputs, bin_.paths, strict=True)
     ]
     return pa.Table.from_pylist(actions, schema=pa.schema(list(CDC_TYPES.items())))

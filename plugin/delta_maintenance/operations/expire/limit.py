@@ -90,15 +90,15 @@ def limit_of(snapshot: Snapshot, options: ExpireOptions, instant: datetime) -> L
 
 def _column(snapshot: Snapshot, options: ExpireOptions) -> Column:
     known = columns_of(snapshot).values()
-    found = [column for column in known if column.name.lower() == options.column.lower()]
+    matching_columns = [column for column in known if column.name.lower() == options.column.lower()]
     possible = [column.name for column in known if _problem(column, options) is None]
     problem = f"the table has no column {options.column} of single values"
-    if len(found) > 1:
+    if len(matching_columns) > 1:
         problem = f"several columns of the table are named {options.column}"
-    elif found:
-        wrong = _problem(found[0], options)
+    elif matching_columns:
+        wrong = _problem(matching_columns[0], options)
         if wrong is None:
-            return found[0]
+            return matching_columns[0]
         problem = wrong
     names = ", ".join(possible[:_SHOWN_COLUMNS]) + (", …" if possible[_SHOWN_COLUMNS:] else "")
     raise InvalidRequestError(

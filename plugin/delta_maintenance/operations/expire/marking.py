@@ -108,13 +108,13 @@ def _marked(
     remaining = StatisticsCollector(
         StatisticsColumns(leaves=leaves, tight_bounds=False), part.schema
     )
-    for found in DataFileReader(store, part).read(file):
-        rows, before = found.first + found.batch.num_rows, found.deleted
-        less = _less(found.batch, limit)
-        expired |= BitMap64((found.first + np.flatnonzero(less)).tolist())
+    for batch in DataFileReader(store, part).read(file):
+        rows, before = batch.first + batch.batch.num_rows, batch.deleted
+        less = _less(batch.batch, limit)
+        expired |= BitMap64((batch.first + np.flatnonzero(less)).tolist())
         stays = ~less
-        stays[found.gone()] = False
-        remaining.offer(found.batch.filter(booleans(stays)))
+        stays[batch.gone()] = False
+        remaining.offer(batch.batch.filter(booleans(stays)))
     return Marked(
         rows=rows,
         gone=before | expired,
@@ -129,5 +129,5 @@ def _less(batch: pa.RecordBatch, limit: Limit) -> np.ndarray:
     for name in inner:
         # Null if the struct is null.
         values = pc.struct_field(values, name)
-    found: np.ndarray = to_bools(pc.is_valid(values)) & (numbers(values) < limit.value)
-    return found
+    is_less: np.ndarray = to_bools(pc.is_valid(values)) & (numbers(values) < limit.value)
+    return is_less

@@ -46,15 +46,15 @@ def plan(
         require_expirable(snapshot, options.mixed)
         instant = delete_before(options, context.started)
         limit = limit_of(snapshot, options, instant)
-        found = survey(snapshot, limit, reads_mixed=reads_mixed)
+        surveyed = survey(snapshot, limit, reads_mixed=reads_mixed)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
-    is_noop = not found.whole.files and not (
-        reads_mixed and found.mixed.files + found.unknown.files
+    is_noop = not surveyed.whole.files and not (
+        reads_mixed and surveyed.mixed.files + surveyed.unknown.files
     )
     notes = (
-        *_left(found, options),
-        *doubled_note(found.doubled),
+        *_left(surveyed, options),
+        *doubled_note(surveyed.doubled),
         *commit_notes(snapshot),
     )
     if not is_noop:
@@ -66,17 +66,17 @@ def plan(
         options=options,
         delete_before=instant,
         predicate=limit.predicate,
-        live_files=found.live,
-        files=found.whole.files,
-        bytes=found.whole.bytes,
-        rows=found.rows,
-        mixed_files=found.mixed.files,
-        mixed_bytes=found.mixed.bytes,
-        unknown_files=found.unknown.files,
-        unknown_bytes=found.unknown.bytes,
-        paths_digest=found.paths_digest,
-        commits=_commits(found, reads_mixed=reads_mixed),
-        reason=_reason(found, limit.predicate, reads_mixed=reads_mixed),
+        live_files=surveyed.live,
+        files=surveyed.whole.files,
+        bytes=surveyed.whole.bytes,
+        rows=surveyed.rows,
+        mixed_files=surveyed.mixed.files,
+        mixed_bytes=surveyed.mixed.bytes,
+        unknown_files=surveyed.unknown.files,
+        unknown_bytes=surveyed.unknown.bytes,
+        paths_digest=surveyed.paths_digest,
+        commits=_commits(surveyed, reads_mixed=reads_mixed),
+        reason=_reason(surveyed, limit.predicate, reads_mixed=reads_mixed),
         notes=notes,
     )
 
@@ -142,13 +142,11 @@ def _result(table: Table, plan: ExpirePlan, run: ExpireRun, problem: str | None)
     )
 
 
-def _reason(found: Survey, predicate: str, *, reads_mixed: bool) -> str:
-    may = found.mixed.files + found.unknown.files
-    if not found.whole.files and not may:
+def _reason(surveyed: Survey, predicate: str, *, reads_mixed: bool) -> str:
+    may = surveyed.mixed.files + surveyed.unknown.files
+    if not surveyed.whole.files and not may:
         return f"no file has rows with {predicate}"
-    whole = (
-        f"all rows of {found.whole.files:,} of {count_text(found.live, 'file')} have {predicate}"
-    )
+    whole = f"all rows of {surveyed.whole.files:,} of {count_text(surveyed.live, 'file')} have {predicate}"
     if not may:
         return whole
     fate = "is read, because it" if may == 1 else "are read, because they"
@@ -157,17 +155,17 @@ def _reason(found: Survey, predicate: str, *, reads_mixed: bool) -> str:
     return f"{whole}; {count_text(may, 'file')} {fate} may have such rows and others"
 
 
-def _left(found: Survey, options: ExpireOptions) -> tuple[str, ...]:
+def _left(surveyed: Survey, options: ExpireOptions) -> tuple[str, ...]:
     notes = []
-    if found.invalid:
-        files = count_text(found.invalid, "file")
+    if surveyed.invalid:
+        files = count_text(surveyed.invalid, "file")
         notes.append(
             f"{files} whose value of {options.column} cannot be read, and which therefore never "
             "expire: run fsck, which names them"
         )
-    if options.mixed != "leave" or not found.unknown.files:
+    if options.mixed != "leave" or not surveyed.unknown.files:
         return tuple(notes)
-    files = count_text(found.unknown.files, "file")
+    files = count_text(surveyed.unknown.files, "file")
     return (
         *notes,
         f"the log has no usable bounds of {options.column} for {files}; recompute-stats adds them "
@@ -175,6 +173,6 @@ def _left(found: Survey, options: ExpireOptions) -> tuple[str, ...]:
     )
 
 
-def _commits(found: Survey, *, reads_mixed: bool) -> int:
-    mixed = found.mixed.files + found.unknown.files if reads_mixed else 0
-    return -(-found.whole.files // FILES_PER_COMMIT) + -(-mixed // FILES_READ_PER_COMMIT)
+def _commits(surveyed: Survey, *, reads_mixed: bool) -> int:
+    mixed = surveyed.mixed.files + surveyed.unknown.files if reads_mixed else 0
+    return -(-surveyed.whole.files // FILES_PER_COMMIT) + -(-mixed // FILES_READ_PER_COMMIT)

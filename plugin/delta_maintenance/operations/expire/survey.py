@@ -129,8 +129,8 @@ def chosen(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Chosen:
         mixed = [adds.filter(pc.invert(_among(adds, doubled))) for adds in mixed]
         return _complete(sound, whole), _complete(sound, mixed)
 
-    found = snapshot.avoiding_damage(read)
-    return Chosen(whole=found[0], mixed=found[1])
+    choice = snapshot.avoiding_damage(read)
+    return Chosen(whole=choice[0], mixed=choice[1])
 
 
 def live_rows(adds: pa.Table, rows: Numbers) -> Numbers:
@@ -153,8 +153,8 @@ class _Judged:
 
 def _judged(adds: pa.Table, limit: Limit) -> _Judged:
     column = limit.column
-    found = file_statistics(adds, [] if column.is_partition else [column])
-    size, rows = found["size"].to_numpy(), found["rows"].to_numpy()
+    statistics = file_statistics(adds, [] if column.is_partition else [column])
+    size, rows = statistics["size"].to_numpy(), statistics["rows"].to_numpy()
     if column.is_partition:
         texts = partition_texts(adds, [column.physical[0]])[column.physical[0]]
         parsed = parse_partition_values(texts, column.kind, zone=None, strict=False)
@@ -163,7 +163,7 @@ def _judged(adds: pa.Table, limit: Limit) -> _Judged:
         invalid = int(to_bools(parsed.invalid).sum())
         return _Judged(ages=ages(bounds, limits), size=size, rows=rows, invalid=invalid)
     least, greatest, nulls = (
-        found[f"0 {name}"].combine_chunks() for name in ("least", "greatest", "nulls")
+        statistics[f"0 {name}"].combine_chunks() for name in ("least", "greatest", "nulls")
     )
     bounds = column_bounds(column.kind, least=least, greatest=greatest, nulls=nulls, rows=rows)
     return _Judged(ages=ages(bounds, limit.value), size=size, rows=rows)

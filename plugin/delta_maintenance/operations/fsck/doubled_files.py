@@ -19,10 +19,10 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def propose_missing_removes(
-    found: Examination, options: FsckOptions, notes: list[str], *, append_only: bool
+    examination: Examination, options: FsckOptions, notes: list[str], *, append_only: bool
 ) -> Iterator[Repair]:
     """Proposes to remove the files of which the commits leave no doubt."""
-    doubled = found.doubled
+    doubled = examination.doubled
     if doubled is None or not doubled.num_rows:
         return
     sure = doubled.filter(pc.invert(doubled["is_doubtful"]))
@@ -30,7 +30,7 @@ def propose_missing_removes(
         count = count_text(doubtful, "doubled file")
         notes.append(f"not removed: {count}, because the log does not prove which rows were meant")
     count = count_text(sure.num_rows, "doubled file")
-    if sure.num_rows and found.bad_checkpoints:
+    if sure.num_rows and examination.bad_checkpoints:
         notes.append(f"not removed: {count}, until fsck --repair has repaired the checkpoints")
     elif sure.num_rows and append_only and not options.allow_append_only and _has_deletes(sure):
         notes.append(
@@ -40,7 +40,7 @@ def propose_missing_removes(
     elif sure.num_rows:
         yield Repair(
             action="remove-doubled-files",
-            version=found.version,
+            version=examination.version,
             reason=f"{count}: commits removed them under another key, and nothing added them again",
             paths=tuple(sure["path"].to_pylist()),
         )
@@ -51,7 +51,7 @@ def _has_deletes(doubled: pa.Table) -> bool:
 
 
 def commit_missing_removes(
-    found: Examination,
+    examination: Examination,
     snapshot: Snapshot,
     rows: pa.Table,
     stage: Callable[[Snapshot, pa.Table], Transaction],
@@ -67,19 +67,19 @@ def commit_missing_removes(
         return stage(base, removes).commit(max_attempts=1) if removes.num_rows else None
 
     beside = BesideWriters(snapshot, follow=lambda _: None)
-    removes = _missing_removes(found, rows)
+    removes = _missing_removes(examination, rows)
     parts = [removes.filter(pc.equal(removes["dataChange"], flag)) for flag in (False, True)]
     commits = [beside.commit(part, commit, untouched=TouchedFiles.left_out_of)[1] for part in parts]
     return [landed for landed in commits if landed is not None]
 
 
-def _missing_removes(found: Examination, rows: pa.Table) -> pa.Table:
+def _missing_removes(examination: Examination, rows: pa.Table) -> pa.Table:
     """Returns the removes of the doubled files among some live files.
 
     They have the `dataChange` of the commits that should have removed the files: a
     compaction then stays invisible in the change data feed.
     """
-    doubled = found.doubled
+    doubled = examination.doubled
     assert doubled is not None
     sure = doubled.filter(pc.invert(doubled["is_doubtful"]))
     at = pc.index_in(logical_file_keys(rows), value_set=sure["key"])

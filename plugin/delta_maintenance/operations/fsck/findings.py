@@ -109,12 +109,12 @@ class Findings:
         )
         self._tables.append(pa.table([columns[name] for name in FINDINGS.names], schema=FINDINGS))
 
-    def extend(self, found: pa.Table) -> None:
+    def extend(self, rows: pa.Table) -> None:
         """Adds findings (`FINDINGS`) that were collected elsewhere."""
         self._flush()
-        for kind in found["kind"].value_counts().to_pylist():
+        for kind in rows["kind"].value_counts().to_pylist():
             self.counts[kind["values"]] += kind["counts"]
-        self._tables.append(found)
+        self._tables.append(rows)
 
     def table(self) -> pa.Table:
         """All findings (`FINDINGS`)."""

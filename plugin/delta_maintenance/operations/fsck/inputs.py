@@ -226,14 +226,14 @@ def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> It
                 raise data
             text = split(entry.path, data)
             actions, beside = parse_other_lines(text, commit_info=True)
-            found = FileLines.of(text, beside)
+            file_lines = FileLines.of(text, beside)
         except CorruptTableError as error:
             _damaged(entry, error, findings)
             piece.damaged.append(version)
             continue
         piece.facts.append(_facts(version, text, actions))
-        if found.runs:
-            lines[entry] = found
+        if file_lines.runs:
+            lines[entry] = file_lines
             size += len(data)
         if size >= _BATCH_BYTES:
             _parse(lines, piece, findings)
@@ -280,9 +280,9 @@ def _parse(lines: dict[LogEntry, FileLines], piece: _Piece, findings: Findings) 
             piece.files.append(_file_actions(list(lines), list(lines.values())))
     except (CorruptTableError, RefusedError):
         # At least one of these commits is damaged; the others are read individually.
-        for entry, found in lines.items():
+        for entry, file_lines in lines.items():
             try:
-                piece.files.append(_file_actions([entry], [found]))
+                piece.files.append(_file_actions([entry], [file_lines]))
             except (CorruptTableError, RefusedError) as error:
                 _damaged(entry, error, findings)
                 piece.damaged.append(_version(entry))

@@ -90,7 +90,7 @@ def survey(
     options = (options or FsckOptions()).validated()
     by_others = options.deep and engine is not None
     try:
-        found = examine(
+        examination = examine(
             table,
             now=now,
             deep=options.deep,
@@ -99,30 +99,30 @@ def survey(
             open_fewer_than=None if by_others else _most_files(options),
             progress=progress,
         )
-        report = None if found.unopened else report
+        report = None if examination.unopened else report
         if report is not None:
-            rows = found.findings.table()
+            rows = examination.findings.table()
             write_rows(rows, report, table=table.store, storage_options=storage_options)
     except DeltaMaintenanceError as error:
         raise error.located(table=table.uri) from error.__cause__
-    repairs, notes = proposed_repairs(found, options, now=now)
-    counts = _counts(found.findings)
+    repairs, notes = proposed_repairs(examination, options, now=now)
+    counts = _counts(examination.findings)
     return Survey(
         FsckPlan(
             table=table.uri,
-            version=found.version,
+            version=examination.version,
             planned_at=now,
             options=options,
-            engine="spark" if found.unopened or by_others else "local",
-            findings=found.findings.first(_SHOWN),
+            engine="spark" if examination.unopened or by_others else "local",
+            findings=examination.findings.first(_SHOWN),
             counts=counts,
             report=report,
             repairs=repairs,
             reason=_reason(counts, repairs),
-            checked=_checked(found, options),
-            notes=(*_notes(found), *notes),
+            checked=_checked(examination, options),
+            notes=(*_notes(examination), *notes),
         ),
-        found,
+        examination,
     )
 
 
@@ -231,16 +231,16 @@ def _counts(findings: Findings) -> tuple[FindingCount, ...]:
 
 
 def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
-    found = ", ".join(f"{count.count} {count.kind} ({count.severity})" for count in counts)
-    if not found:
+    counted_kinds = ", ".join(f"{count.count} {count.kind} ({count.severity})" for count in counts)
+    if not counted_kinds:
         return "no problem was found"
     if not repairs:
-        return f"{found}; no repair is planned"
-    return f"{found}; planned repairs: {', '.join(repair.action for repair in repairs)}"
+        return f"{counted_kinds}; no repair is planned"
+    return f"{counted_kinds}; planned repairs: {', '.join(repair.action for repair in repairs)}"
 
 
-def _checked(found: Examination, options: FsckOptions) -> tuple[str, ...]:
-    numbers = Counter(entry.file.kind for entry in found.inventory.entries)
+def _checked(examination: Examination, options: FsckOptions) -> tuple[str, ...]:
+    numbers = Counter(entry.file.kind for entry in examination.inventory.entries)
     kinds = {
         LogFileKind.COMMIT: "commit",
         LogFileKind.SIDECAR: "sidecar",
@@ -248,36 +248,36 @@ def _checked(found: Examination, options: FsckOptions) -> tuple[str, ...]:
         LogFileKind.CHECKSUM: "checksum",
     }
     listed = [count_text(numbers[kind], noun) for kind, noun in kinds.items() if numbers[kind]]
-    listed.insert(1, count_text(len(found.inventory.listing.checkpoints), "checkpoint"))
+    listed.insert(1, count_text(len(examination.inventory.listing.checkpoints), "checkpoint"))
     told = [f"the log: {', '.join(listed)}"]
-    if found.presence is None:
+    if examination.presence is None:
         return (*told, "no data file, because the newest version cannot be read")
     files = count_text(
-        found.presence.present.num_rows + found.presence.missing.num_rows, "live file"
+        examination.presence.present.num_rows + examination.presence.missing.num_rows, "live file"
     )
     how = "in a listing, and not opened; --deep opens them"
-    if options.deep and not found.unopened:
-        some = f"{found.presence.opened:,} of them " if options.sample is not None else ""
+    if options.deep and not examination.unopened:
+        some = f"{examination.presence.opened:,} of them " if options.sample is not None else ""
         how = f"in a listing, and {some}opened"
     return (*told, f"{files}: {how}")
 
 
-def _notes(found: Examination) -> tuple[str, ...]:
+def _notes(examination: Examination) -> tuple[str, ...]:
     notes = []
-    if found.unopened:
+    if examination.unopened:
         notes.append(
-            f"{found.unopened} data files and deletion vectors are to be opened by a Spark job"
+            f"{examination.unopened} data files and deletion vectors are to be opened by a Spark job"
         )
-    if found.presence is not None and found.presence.external:
+    if examination.presence is not None and examination.presence.external:
         notes.append(
-            f"{found.presence.external} data files are outside the table's root and were not "
+            f"{examination.presence.external} data files are outside the table's root and were not "
             "checked"
         )
-    if found.uncompared:
+    if examination.uncompared:
         notes.append(
-            f"the row IDs in {found.uncompared} data files were not compared with those of others"
+            f"the row IDs in {examination.uncompared} data files were not compared with those of others"
         )
-    history = found.history
+    history = examination.history
     if history is not None and history.base is not None:
         notes.append(
             f"the log begins with the checkpoint of version {history.first}, so that checkpoint "

@@ -34,52 +34,54 @@ _DIFFERS = "checkpoint-differs"
 
 
 def proposed_repairs(
-    found: Examination, options: FsckOptions, *, now: datetime
+    examination: Examination, options: FsckOptions, *, now: datetime
 ) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
     """Returns the repairs that the options permit, and the reasons why other findings are not
     repaired.
     """
     wants_repairs = options.repair or options.remove_missing_files or options.remove_doubled_files
-    if found.archived and wants_repairs:
+    if examination.archived and wants_repairs:
         return (), ("nothing is repaired while files of the log are archived",)
     repairs: list[Repair] = []
     notes: list[str] = []
     if options.repair:
-        checkpoints = list(_checkpoints(found, notes))
-        repairs.extend(_checksums(found, checkpoints))
+        checkpoints = list(_checkpoints(examination, notes))
+        repairs.extend(_checksums(examination, checkpoints))
         repairs.extend(checkpoints)
-        notes.extend(commits_after_wrong_checkpoints(found, checkpoints))
-        repairs.extend(_empty_checkpoints(found, notes, now))
-        repairs.extend(_hint(found, notes))
-        repairs.extend(_misnamed(found))
-        repairs.extend(_manifests(found))
+        notes.extend(commits_after_wrong_checkpoints(examination, checkpoints))
+        repairs.extend(_empty_checkpoints(examination, notes, now))
+        repairs.extend(_hint(examination, notes))
+        repairs.extend(_misnamed(examination))
+        repairs.extend(_manifests(examination))
     if wants_repairs:
-        repairs.extend(_append_only(found))
-    if options.remove_doubled_files and found.snapshot is not None:
-        append_only = is_append_only(found.snapshot)
-        repairs.extend(propose_missing_removes(found, options, notes, append_only=append_only))
+        repairs.extend(_append_only(examination))
+    if options.remove_doubled_files and examination.snapshot is not None:
+        append_only = is_append_only(examination.snapshot)
+        repairs.extend(
+            propose_missing_removes(examination, options, notes, append_only=append_only)
+        )
     if options.remove_missing_files:
-        repairs.extend(_missing_files(found, options, notes))
+        repairs.extend(_missing_files(examination, options, notes))
     removes = {"remove-missing-files", "remove-doubled-files"}.intersection(
         r.action for r in repairs
     )
-    if removes and found.snapshot is not None:
-        notes.extend(commit_notes(found.snapshot))
+    if removes and examination.snapshot is not None:
+        notes.extend(commit_notes(examination.snapshot))
     return tuple(repairs), tuple(notes)
 
 
-def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
-    history, is_refuted = found.history, False
-    doubt = _doubt_of_base(found)
-    for files in found.inventory.listing.checkpoints:
-        problem = found.bad_checkpoints.get(files.name)
+def _checkpoints(examination: Examination, notes: list[str]) -> Iterator[Repair]:
+    history, is_refuted = examination.history, False
+    doubt = _doubt_of_base(examination)
+    for files in examination.inventory.listing.checkpoints:
+        problem = examination.bad_checkpoints.get(files.name)
         if problem is None:
             continue
         # Later checkpoints repeat the errors of earlier ones, never the reverse.
         is_refuted |= problem.is_refuted
         whole = history is not None and history.base is None
         why = doubt or (None if is_refuted else problem.disputed)
-        if history is None or files.version not in found.inventory.listing.commits:
+        if history is None or files.version not in examination.inventory.listing.commits:
             notes.append(f"{files.name} stays: the log before it is incomplete")
         elif not whole and files.version <= history.first:
             notes.append(f"{files.name} stays: no older checkpoint is left to write it from")
@@ -101,15 +103,18 @@ def _checkpoints(found: Examination, notes: list[str]) -> Iterator[Repair]:
             )
 
 
-def _doubt_of_base(found: Examination) -> str | None:
+def _doubt_of_base(examination: Examination) -> str | None:
     """Returns what speaks against the checkpoint with which the history begins, as one clause.
 
     Checksums and commits count only before the first wrong checkpoint, from which later ones may
     have been made.
     """
-    if found.history is None or found.history.base is None:
+    if examination.history is None or examination.history.base is None:
         return None
-    first, wrong = found.history.first, min(_wrong_checkpoints(found).values(), default=-1)
+    first, wrong = (
+        examination.history.first,
+        min(_wrong_checkpoints(examination).values(), default=-1),
+    )
     for kind, last in (
         ("sidecar-size", first),
         ("sidecar-differs", first),
@@ -117,37 +122,37 @@ def _doubt_of_base(found: Examination) -> str | None:
         ("checksum-differs", wrong - 1),
         ("remove-of-absent-file", wrong),
     ):
-        rows = _findings_between(found, kind, first, last)
+        rows = _findings_between(examination, kind, first, last)
         if rows.num_rows:
             return f"{rows['path'][0]} contradicts the older one: {rows['problem'][0]}"
     return None
 
 
-def _wrong_checkpoints(found: Examination) -> dict[str | None, int]:
+def _wrong_checkpoints(examination: Examination) -> dict[str | None, int]:
     """Returns the versions of the checkpoints that differ from the log, by path."""
     return {
         checkpoint_path(files): files.version
-        for files in found.inventory.listing.checkpoints
-        if (problem := found.bad_checkpoints.get(files.name)) and problem.kind == _DIFFERS
+        for files in examination.inventory.listing.checkpoints
+        if (problem := examination.bad_checkpoints.get(files.name)) and problem.kind == _DIFFERS
     }
 
 
-def _findings_between(found: Examination, kind: str, first: int, last: int) -> pa.Table:
-    findings = found.findings.table()
+def _findings_between(examination: Examination, kind: str, first: int, last: int) -> pa.Table:
+    findings = examination.findings.table()
     versions = findings["version"]
     within = pc.and_(pc.greater_equal(versions, first), pc.less_equal(versions, last))
     return findings.filter(pc.and_(pc.equal(findings["kind"], kind), within))
 
 
 def commits_after_wrong_checkpoints(
-    found: Examination, repairs: Iterable[Repair | RepairOutcome]
+    examination: Examination, repairs: Iterable[Repair | RepairOutcome]
 ) -> Iterator[str]:
     """Yields what a person has to check if these repairs replace wrong checkpoints."""
-    wrong, last = _wrong_checkpoints(found), found.version
+    wrong, last = _wrong_checkpoints(examination), examination.version
     first = min((wrong[r.path] for r in repairs if r.path in wrong), default=last) + 1
     if first > last:
         return
-    removes = _findings_between(found, "remove-of-absent-file", first, last)
+    removes = _findings_between(examination, "remove-of-absent-file", first, last)
     versions = ", ".join(map(str, pc.unique(removes["version"]).to_pylist()[:_NAMED]))
     yield (
         f"versions {first} to {last} may have been written from the wrong checkpoint: check "
@@ -156,16 +161,16 @@ def commits_after_wrong_checkpoints(
     )
 
 
-def _checksums(found: Examination, checkpoints: Sequence[Repair]) -> Iterator[Repair]:
+def _checksums(examination: Examination, checkpoints: Sequence[Repair]) -> Iterator[Repair]:
     """Yields the removal of checksums that were carried forward from a wrong checkpoint.
 
     It comes first: with a wrong checksum beside it, a right checkpoint looks wrong.
     """
-    wrong = _wrong_checkpoints(found)
+    wrong = _wrong_checkpoints(examination)
     first = min((wrong[r.path] for r in checkpoints if r.path in wrong), default=None)
     if first is None:
         return
-    rows = _findings_between(found, "checksum-differs", first, found.version)
+    rows = _findings_between(examination, "checksum-differs", first, examination.version)
     if paths := tuple(pc.unique(rows["path"]).to_pylist()):
         yield Repair(
             action="remove-checksums",
@@ -176,11 +181,13 @@ def _checksums(found: Examination, checkpoints: Sequence[Repair]) -> Iterator[Re
         )
 
 
-def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> Iterator[Repair]:
-    if found.snapshot is None:
+def _empty_checkpoints(
+    examination: Examination, notes: list[str], now: datetime
+) -> Iterator[Repair]:
+    if examination.snapshot is None:
         return
-    for entry in found.inventory.empty_checkpoints:
-        version, commits = entry.file.version, found.inventory.listing.commits
+    for entry in examination.inventory.empty_checkpoints:
+        version, commits = entry.file.version, examination.inventory.listing.commits
         if entry.file.kind is LogFileKind.CLASSIC_CHECKPOINT and version in commits:
             yield Repair(
                 action="fill-empty-checkpoint",
@@ -203,12 +210,14 @@ def _empty_checkpoints(found: Examination, notes: list[str], now: datetime) -> I
             )
 
 
-def _hint(found: Examination, notes: list[str]) -> Iterator[Repair]:
-    counts, history = found.findings.counts, found.history
+def _hint(examination: Examination, notes: list[str]) -> Iterator[Repair]:
+    counts, history = examination.findings.counts, examination.history
     if counts["hint-differs"]:
-        version = _findings_between(found, "hint-differs", 0, found.version)["version"][0].as_py()
-        named = [c for c in found.inventory.listing.checkpoints if c.version == version][-1]
-        if named.name in found.bad_checkpoints:
+        version = _findings_between(examination, "hint-differs", 0, examination.version)["version"][
+            0
+        ].as_py()
+        named = [c for c in examination.inventory.listing.checkpoints if c.version == version][-1]
+        if named.name in examination.bad_checkpoints:
             # The repair of the checkpoint also writes the hint.
             return
         if history is None or not (history.base is None or history.first < version):
@@ -219,45 +228,53 @@ def _hint(found: Examination, notes: list[str]) -> Iterator[Repair]:
             return
     elif not (counts["damaged-hint"] or counts["dangling-hint"]):
         return
-    left = [c for c in found.inventory.listing.checkpoints if c.name not in found.bad_checkpoints]
+    left = [
+        c
+        for c in examination.inventory.listing.checkpoints
+        if c.name not in examination.bad_checkpoints
+    ]
     reason = "readers find the same state without a hint"
     yield Repair(action="rewrite-hint" if left else "remove-hint", path=HINT, reason=reason)
 
 
-def _append_only(found: Examination) -> Iterator[Repair]:
-    if found.snapshot is not None and is_suspended(found.snapshot.log.state.commit_info):
+def _append_only(examination: Examination) -> Iterator[Repair]:
+    if examination.snapshot is not None and is_suspended(
+        examination.snapshot.log.state.commit_info
+    ):
         reason = "an earlier repair set delta.appendOnly to false and ended before setting it back"
-        yield Repair(action="restore-append-only", version=found.version, reason=reason)
+        yield Repair(action="restore-append-only", version=examination.version, reason=reason)
 
 
-def _misnamed(found: Examination) -> Iterator[Repair]:
-    if found.presence is None:
+def _misnamed(examination: Examination) -> Iterator[Repair]:
+    if examination.presence is None:
         return
-    others = found.presence.other_spellings
+    others = examination.presence.other_spellings
     paths = others["path"].filter(pc.is_null(others["doubt"]))
     if len(paths):
         yield Repair(
             action="copy-misnamed-files",
-            version=found.version,
+            version=examination.version,
             reason=f"{count_text(len(paths), 'file')} to copy to the names that readers look for; "
             "the originals are kept",
             paths=tuple(paths.to_pylist()),
         )
 
 
-def _manifests(found: Examination) -> Iterator[Repair]:
-    if number := found.findings.counts["stale-manifest"]:
+def _manifests(examination: Examination) -> Iterator[Repair]:
+    if number := examination.findings.counts["stale-manifest"]:
         yield Repair(
             action="write-manifests",
             path=MANIFESTS,
-            version=found.version,
+            version=examination.version,
             reason=f"{count_text(number, 'manifest')} of other files than the live ones, which the "
             "log states",
         )
 
 
-def _missing_files(found: Examination, options: FsckOptions, notes: list[str]) -> Iterator[Repair]:
-    snapshot, presence = found.snapshot, found.presence
+def _missing_files(
+    examination: Examination, options: FsckOptions, notes: list[str]
+) -> Iterator[Repair]:
+    snapshot, presence = examination.snapshot, examination.presence
     if snapshot is None or presence is None:
         return
     others = presence.other_spellings

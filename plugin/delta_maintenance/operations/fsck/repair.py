@@ -113,8 +113,8 @@ class Repairing:
         return _outcome(repair, "done", count=len(statuses))
 
     def _replace_checkpoint(self, repair: Repair) -> RepairOutcome:
-        found, store = self.found, self.table.store
-        checkpoints = found.inventory.listing.checkpoints
+        examination, store = self.found, self.table.store
+        checkpoints = examination.inventory.listing.checkpoints
         files = next(
             (files for files in checkpoints if checkpoint_path(files) == repair.path), None
         )
@@ -165,8 +165,10 @@ class Repairing:
 
     def _remove_empty_checkpoint(self, repair: Repair) -> RepairOutcome:
         store = self.table.store
-        found = {entry.path: entry.status for entry in self.found.inventory.empty_checkpoints}
-        status = found.get(repair.path or "")
+        empty_checkpoints = {
+            entry.path: entry.status for entry in self.found.inventory.empty_checkpoints
+        }
+        status = empty_checkpoints.get(repair.path or "")
         # If size or time have changed, another process has written a checkpoint.
         if status is None or store.stat(status.path) != status:
             return _outcome(repair, "already-done", reason="the file has changed")
@@ -272,7 +274,7 @@ class Repairing:
         landed = commit_missing_removes(self.found, snapshot, rows, self._staged_removes)
         if not landed:
             return _outcome(repair, "already-done", reason="other writers have changed the files")
-        count = sum(each.num_removes for each in landed)
+        count = sum(commit.num_removes for commit in landed)
         return replace(self._removed(repair, landed[-1]), count=count)
 
     def _staged_removes(self, snapshot: Snapshot, removes: pa.Table) -> Transaction:

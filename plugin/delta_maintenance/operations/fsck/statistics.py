@@ -177,15 +177,17 @@ class ComparedFiles:
         files; None for files that cannot be read.
         """
         count, leaves = self._files.num_rows, self._leaves
-        rows = pa.array([None if each is None else each.rows for each in footers], pa.int64())
+        rows = pa.array([None if footer is None else footer.rows for footer in footers], pa.int64())
         names = {kind: pa.repeat("", count) for kind in _CLAUSES}
         doubtful = np.zeros((len(leaves), count), np.bool_)
         for at, leaf in enumerate(leaves):
-            contents = [None if each is None else each.bounds[at] for each in footers]
-            found = compare_column(self._audited, leaf, contents, physical_rows=rows, live=False)
-            names["wrong-statistics"] = _named(names["wrong-statistics"], leaf, found.wrong)
-            names["loose-bounds"] = _named(names["loose-bounds"], leaf, found.loose)
-            doubtful[at] = found.doubtful
+            contents = [None if footer is None else footer.bounds[at] for footer in footers]
+            differences = compare_column(
+                self._audited, leaf, contents, physical_rows=rows, live=False
+            )
+            names["wrong-statistics"] = _named(names["wrong-statistics"], leaf, differences.wrong)
+            names["loose-bounds"] = _named(names["loose-bounds"], leaf, differences.loose)
+            doubtful[at] = differences.doubtful
         doubtful &= to_bools(pc.is_valid(rows))
         for row in np.flatnonzero(doubtful.any(axis=0)).tolist():
             some = [leaves[at] for at in np.flatnonzero(doubtful[:, row]).tolist()]

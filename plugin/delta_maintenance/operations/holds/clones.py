@@ -80,12 +80,12 @@ def read_clone(
     Takes 8 bytes for each file. Raises `RefusedError`, which names the clone, if that cannot be
     determined: it is gone, damaged or unsupported, or its store does not answer.
     """
-    found = ProtectedPaths(roots)
+    protected = ProtectedPaths(roots)
     try:
         table = open_table(address, storage_options)
         with closing(table.store):
             snapshot = table.snapshot()
-            take_foreign_paths(snapshot, now=now, take=_adding_to(found))
+            take_foreign_paths(snapshot, now=now, take=_adding_to(protected))
             last = snapshot.log.segment.last_commit
     except DeltaMaintenanceError as error:
         raise unreadable(address, error) from error
@@ -96,7 +96,7 @@ def read_clone(
             last_commit=None if last is None else last.status,
             version=snapshot.version,
         ),
-        found,
+        protected,
     )
 
 

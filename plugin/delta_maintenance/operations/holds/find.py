@@ -43,22 +43,24 @@ def find_holds(
     stored = read_kept_versions(snapshot.log.store)
     kept = [*iceberg_hold(snapshot)]
     notes: list[str] = []
-    for each in _united(snapshot, (*stored, *holders.keep)):
-        if each.until is not None and each.until <= now:
-            notes.append(f"kept version {each.name} ended at {each.until:%Y-%m-%dT%H:%M:%SZ}")
+    for kept_version in _united(snapshot, (*stored, *holders.keep)):
+        if kept_version.until is not None and kept_version.until <= now:
+            notes.append(
+                f"kept version {kept_version.name} ended at {kept_version.until:%Y-%m-%dT%H:%M:%SZ}"
+            )
         else:
-            kept.append(_kept(snapshot, each))
+            kept.append(_kept(snapshot, kept_version))
     for reader in _distinct(holders.readers):
-        found = reader_holds(snapshot, reader, now=now, storage_options=storage_options)
-        kept += [found.hold] if found.hold is not None else []
-        notes += found.notes
-    held = {(each.first, each.last) for each in kept}
+        reader_hold = reader_holds(snapshot, reader, now=now, storage_options=storage_options)
+        kept += [reader_hold.hold] if reader_hold.hold is not None else []
+        notes += reader_hold.notes
+    held = {(kept_version.first, kept_version.last) for kept_version in kept}
     kept += [
-        _as_planned(snapshot, each)
-        for each in holders.planned
-        if (each.first, each.last) not in held
+        _as_planned(snapshot, kept_version)
+        for kept_version in holders.planned
+        if (kept_version.first, kept_version.last) not in held
     ]
-    return Holds(tuple(kept), tuple(notes), frozenset(each.name for each in stored))
+    return Holds(tuple(kept), tuple(notes), frozenset(kept_version.name for kept_version in stored))
 
 
 def version_hold(snapshot: Snapshot, version: int, *, holder: str) -> Hold:
@@ -87,8 +89,8 @@ def _as_planned(snapshot: Snapshot, held: HeldVersions) -> Hold:
 def _distinct(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
     """Returns each reader once. Plans name a holder by its kind and its name."""
     distinct = dict.fromkeys(readers)
-    named = {(each.kind, each.name): each for each in distinct}
-    other = next((each for each in distinct if named[each.kind, each.name] != each), None)
+    named = {(reader.kind, reader.name): reader for reader in distinct}
+    other = next((reader for reader in distinct if named[reader.kind, reader.name] != reader), None)
     if other is not None:
         raise InvalidRequestError(
             f"there are two readers {other.kind} {other.name}", remedy="give one another name"
@@ -99,23 +101,25 @@ def _distinct(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
 def _united(snapshot: Snapshot, keeps: tuple[KeptVersion, ...]) -> Iterator[KeptVersion]:
     """Yields each name once. The later end counts if it is the same version."""
     united: dict[str, KeptVersion] = {}
-    for each in keeps:
-        checked_name(each.name)
-        if (each.version is None) == (each.timestamp is None):
+    for kept_version in keeps:
+        checked_name(kept_version.name)
+        if (kept_version.version is None) == (kept_version.timestamp is None):
             raise InvalidRequestError(
-                f"the kept version {each.name} has "
-                + ("neither a version nor a time" if each.version is None else "both"),
+                f"the kept version {kept_version.name} has "
+                + ("neither a version nor a time" if kept_version.version is None else "both"),
                 remedy="give its version or its time",
             )
-        other = united.setdefault(each.name, each)
-        if (other.version, other.timestamp) != (each.version, each.timestamp):
+        other = united.setdefault(kept_version.name, kept_version)
+        if (other.version, other.timestamp) != (kept_version.version, kept_version.timestamp):
             raise RefusedError(
-                f"{_stands_for(each)} and {_stands_for(other)} are both kept as {each.name}",
+                f"{_stands_for(kept_version)} and {_stands_for(other)} are both kept as {kept_version.name}",
                 table=snapshot.table,
                 remedy="give one of them another name, or release it",
             )
-        if other.until is not None and (each.until is None or each.until > other.until):
-            united[each.name] = each
+        if other.until is not None and (
+            kept_version.until is None or kept_version.until > other.until
+        ):
+            united[kept_version.name] = kept_version
     yield from united.values()
 
 

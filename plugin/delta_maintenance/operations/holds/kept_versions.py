@@ -35,8 +35,8 @@ def read_kept_versions(store: Store) -> tuple[KeptVersion, ...]:
 
     Raises `RefusedError` for a file that cannot be understood: its version must not be lost.
     """
-    found = (_read(store, name) for name in sorted(stored_names(store)))
-    return tuple(each for each in found if each is not None)
+    stored_versions = (_read(store, name) for name in sorted(stored_names(store)))
+    return tuple(stored for stored in stored_versions if stored is not None)
 
 
 def read_around_damage(store: Store, name: str) -> tuple[dict[str, KeptVersion], tuple[str, ...]]:

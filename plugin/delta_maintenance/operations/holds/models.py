@@ -93,7 +93,8 @@ class Holders(Record):
         """Adds what others hold. Nothing is ever taken away."""
         every = (self, *others)
         named = {
-            each.name: [getattr(holders, each.name) for holders in every] for each in fields(self)
+            field.name: [getattr(holders, field.name) for holders in every]
+            for field in fields(self)
         }
         return Holders(**{name: tuple(dict.fromkeys(chain(*held))) for name, held in named.items()})
 
@@ -195,9 +196,9 @@ class HeldBack(Record):
     def versions(held: Iterable[HeldBack]) -> tuple[HeldVersions, ...]:
         """Returns the versions that are held, without the holders of files."""
         return tuple(
-            HeldVersions(first=each.first_version, last=each.last_version)
-            for each in held
-            if each.first_version is not None
+            HeldVersions(first=holder_files.first_version, last=holder_files.last_version)
+            for holder_files in held
+            if holder_files.first_version is not None
         )
 
     def and_files_of(self, other: HeldBack) -> HeldBack:

@@ -204,9 +204,11 @@ def _oldest_after(snapshot: Snapshot, version: int) -> Snapshot:
     """Returns the oldest version after a version that can be opened."""
     store = snapshot.log.store
     checkpoints = {files.version for files in list_log(store).checkpoints}
-    for each in sorted(each for each in checkpoints if version < each < snapshot.version):
+    for checkpoint in sorted(
+        checkpoint for checkpoint in checkpoints if version < checkpoint < snapshot.version
+    ):
         try:
-            return Table(store).snapshot(version=each)
+            return Table(store).snapshot(version=checkpoint)
         except (CorruptTableError, VersionNotFoundError):
             continue
     return snapshot

@@ -110,7 +110,7 @@ def _continues(listing: LogListing, known: References) -> bool:
         entry is not None
         and mark_of(entry.status) == known.commit
         and all(version in listing.commits for version in range(known.version, newest))
-        and all(each.version <= newest for each in listing.checkpoints)
+        and all(checkpoint.version <= newest for checkpoint in listing.checkpoints)
     )
 
 
@@ -141,9 +141,11 @@ def references_in_readable_files(
     errors of a listing.
     """
     listing = list_log(table.store)
-    newest = max([*listing.commits, *(each.version for each in listing.checkpoints)], default=-1)
+    newest = max(
+        [*listing.commits, *(version.version for version in listing.checkpoints)], default=-1
+    )
     first = known.version + 1 if known.is_whole else 0
-    whole = newest >= 0 and all(each in listing.commits for each in range(first, newest + 1))
+    whole = newest >= 0 and all(version in listing.commits for version in range(first, newest + 1))
     entries = [listing.commits[v] for v in sorted(listing.commits) if v >= first or not whole]
     entries += () if whole else listing.compactions
     search = partial(_search_text, table.store, folders=folders)
@@ -182,7 +184,7 @@ def _search_text(store: Store, entry: LogEntry, *, folders: Folders) -> bool:
 def _take_written(text: bytes, folders: Folders) -> None:
     written = _WRITTEN.findall(text)
     if written:
-        folders.take(pa.array([json.loads(each) for each in written], pa.string()))
+        folders.take(pa.array([json.loads(line) for line in written], pa.string()))
 
 
 class Folders:
@@ -224,7 +226,10 @@ class Folders:
         try:
             locations = written_locations(paths).cast(pa.string())
         except pa.ArrowInvalid:
-            texts = (each.decode(errors="replace") for each in written_locations(paths).to_pylist())
+            texts = (
+                location.decode(errors="replace")
+                for location in written_locations(paths).to_pylist()
+            )
             locations = pa.array(texts, pa.string())
         folders = pc.unique(pc.replace_substring_regex(locations, r"(?s)/[^/]*$", ""))
         folders = pc.unique(pc.replace_substring_regex(folders, _PARTITIONS, ""))

@@ -88,13 +88,13 @@ def _sources(lines: list[str], *, named: bool) -> Iterator[tuple[str, TableOffse
 def _offset(value: Mapping[str, Any], table: str, version: str) -> TableOffset:
     if value.get("sourceVersion") not in _SOURCE_VERSIONS:
         raise ValueError("has a format of offsets that is not known")
-    found, at = value[table], value.get(version)
+    table_id, at = value[table], value.get(version)
     in_snapshot = value.get("isStartingVersion")
-    if not isinstance(found, str) or not isinstance(in_snapshot, bool):
+    if not isinstance(table_id, str) or not isinstance(in_snapshot, bool):
         raise ValueError("is not the offset of a Delta table")
     if not isinstance(at, int) or isinstance(at, bool) or not 0 <= at <= _MOST:
         raise ValueError("has no version of the table")
-    return TableOffset(table_id=found, version=at, in_snapshot=in_snapshot)
+    return TableOffset(table_id=table_id, version=at, in_snapshot=in_snapshot)
 
 
 _MOST_BYTES = 16 << 20
@@ -174,7 +174,7 @@ def _read(store: Store, table_id: str) -> StreamState:
     mine = [
         source
         for source in {**ends, **starts}
-        if any(_is_of(each.get(source), table_id) for each in (ends, starts))
+        if any(_is_of(needed.get(source), table_id) for needed in (ends, starts))
     ]
     if not mine:
         known = {**starts, **ends}
@@ -183,7 +183,7 @@ def _read(store: Store, table_id: str) -> StreamState:
     done = ends if newest in commits else starts
     unread = min((_next_of(source, done, ends, table_id) for source in mine), key=_version)
     needs = [_needed(starts.get(source), ends.get(source), table_id) for source in mine]
-    known_needs = [each for each in needs if each is not None]
+    known_needs = [needed for needed in needs if needed is not None]
     goes_back = any(_goes_back(starts.get(source), ends.get(source)) for source in mine)
     is_known = len(known_needs) == len(needs) and not goes_back
     return StreamState(
@@ -244,9 +244,9 @@ def _next_of(
     ends: dict[str, TableOffset | None],
     table_id: str,
 ) -> TableOffset:
-    found = done.get(source)
-    if found is not None and found.table_id == table_id:
-        return found
+    offset = done.get(source)
+    if offset is not None and offset.table_id == table_id:
+        return offset
     end = ends.get(source)
     in_snapshot = end is not None and end.in_snapshot
     version = end.version if end is not None and in_snapshot else 0

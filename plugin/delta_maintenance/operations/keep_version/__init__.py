@@ -106,7 +106,7 @@ def plan_facts(plan: KeepVersionPlan) -> Facts:
         "needed only by this version": count_text(plan.only_here, "data file")
         if plan.only_here
         else None,
-        "other kept versions": [str(each) for each in plan.others],
+        "other kept versions": [str(kept_version) for kept_version in plan.others],
         "notes": plan.notes,
     }
 

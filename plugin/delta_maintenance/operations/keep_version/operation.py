@@ -95,7 +95,7 @@ def plan(
         options=options,
         action=action,
         kept=kept,
-        others=tuple(each for name, each in stored.items() if name != options.name),
+        others=tuple(kept_version for name, kept_version in stored.items() if name != options.name),
         only_here=only_here,
         reason=reason,
         notes=(*snapshot.warnings, *problems, *notes),
@@ -175,10 +175,10 @@ def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
     store = latest.log.store
 
     def live(snapshot: Snapshot) -> FileReferences:
-        found = FileReferences.none(store.addresses)
+        references = FileReferences.none(store.addresses)
         for batch in snapshot.log.scan(fields=_ADDS):
-            found.live += FileReferences.live_paths(batch.adds)
-        return found
+            references.live += FileReferences.live_paths(batch.adds)
+        return references
 
     now, then = latest.avoiding_damage(live), kept.avoiding_damage(live)
     needed = [

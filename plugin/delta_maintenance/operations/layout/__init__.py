@@ -215,22 +215,22 @@ def facts(document: LayoutReport) -> Facts:
             ("new keys", "changed", "read now", "after", "rewrite"),
             [
                 (
-                    ", ".join(each.new_keys),
-                    "yes" if each.changed else "no",
-                    _percent(each.bytes_read),
-                    _percent(each.bytes_read_after),
-                    size_text(each.bytes_to_rewrite),
+                    ", ".join(proposal.new_keys),
+                    "yes" if proposal.changed else "no",
+                    _percent(proposal.bytes_read),
+                    _percent(proposal.bytes_read_after),
+                    size_text(proposal.bytes_to_rewrite),
                 )
-                for each in document.proposals
+                for proposal in document.proposals
             ],
         ),
         "conditions": Grid(
             ("skips", "after", "files", "runs", "condition"),
-            [_condition_row(each) for each in document.conditions],
+            [_condition_row(proposal) for proposal in document.conditions],
         ),
         "columns": Grid(
             ("column", "depth", "overlap", "no bounds", "1 value", "1% range", "after"),
-            [_column_row(each) for each in document.columns],
+            [_column_row(proposal) for proposal in document.columns],
         ),
     }
 

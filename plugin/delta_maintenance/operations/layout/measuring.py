@@ -53,9 +53,9 @@ class Measured:
         at = pa.array(rows)
         low, high, drawn = order_keys(bounds.least.take(at), bounds.greatest.take(at), values)
         self._clustering.know(column.path, low, high)
-        found = overlaps(low, high, files.partition[rows])
+        overlap = overlaps(low, high, files.partition[rows])
         alone = bounds.all_null.copy()
-        alone[rows] = found.overlap == 0
+        alone[rows] = overlap.overlap == 0
         self.alone[column.path] = alone
         now = probe(
             low,
@@ -73,10 +73,11 @@ class Measured:
             files_without_bounds=int(bounds.unknown.sum()),
             files_of_nulls=int(bounds.all_null.sum()),
             files_of_one_value=int((low == high).sum()),
-            average_overlap=_mean(found.overlap),
-            average_depth=_mean(found.depth),
+            average_overlap=_mean(overlap.overlap),
+            average_depth=_mean(overlap.depth),
             depths=tuple(
-                Depths(up_to=depth, files=count) for depth, count in histogram(found.depth).items()
+                Depths(up_to=depth, files=count)
+                for depth, count in histogram(overlap.depth).items()
             ),
             point=_reading(now.point.files, now.point.bytes, after.point.bytes),
             range=_reading(now.range.files, now.range.bytes, after.range.bytes),

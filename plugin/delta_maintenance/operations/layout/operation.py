@@ -58,15 +58,15 @@ def plan(
     options, context = (options or LayoutOptions()).validated(), context or RunContext()
     _check(options)
     try:
-        found = _report(snapshot, options, context)
+        report = _report(snapshot, options, context)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
-    return LayoutPlan(planned_at=context.started, options=options, **found)
+    return LayoutPlan(planned_at=context.started, options=options, **report)
 
 
 def apply(table: Table, plan: LayoutPlan, context: RunContext | None = None) -> LayoutResult:
     """Returns the report of a plan as a Result. Reads and changes nothing."""
-    return LayoutResult(**{each.name: getattr(plan, each.name) for each in fields(LayoutReport)})
+    return LayoutResult(**{field.name: getattr(plan, field.name) for field in fields(LayoutReport)})
 
 
 def prepare(
@@ -89,11 +89,13 @@ def depth_by(snapshot: Snapshot, paths: Sequence[Path]) -> float | None:
     `paths` are physical names. None if not all columns have bounds, or if there are no files.
     """
     columns = {column.physical: column for column in columns_of(snapshot).values()}
-    found = [columns[path] for path in paths if path in columns and columns[path].is_bounded]
-    if len(found) < len(paths):
+    bounded_columns = [
+        columns[path] for path in paths if path in columns and columns[path].is_bounded
+    ]
+    if len(bounded_columns) < len(paths):
         return None
-    files = read_bounds(snapshot, found)
-    return _depth(Measured(files, target_bytes=1), [column.path for column in found])
+    files = read_bounds(snapshot, bounded_columns)
+    return _depth(Measured(files, target_bytes=1), [column.path for column in bounded_columns])
 
 
 def _check(options: LayoutOptions) -> None:
@@ -201,7 +203,7 @@ def _shown(known: Mapping[Path, Column], names: Sequence[str]) -> list[Path]:
     if not names:
         return [path for path, column in known.items() if column.is_bounded][:_MOST_COLUMNS]
     by_name = {".".join(path): column for path, column in known.items()}
-    found = []
+    shown_columns = []
     for name in names:
         column = by_name.get(name.lower())
         if column is None or not column.is_bounded:
@@ -209,17 +211,17 @@ def _shown(known: Mapping[Path, Column], names: Sequence[str]) -> list[Path]:
                 f"{name} is not a column of data files whose statistics have bounds",
                 remedy="name a column of numbers, dates, timestamps or strings",
             )
-        found.append(column.path)
-    return found
+        shown_columns.append(column.path)
+    return shown_columns
 
 
 def _used(queries: Sequence[Query], known: Mapping[Path, Column]) -> list[Path]:
-    found = []
+    used_columns = []
     for query in queries:
         if query.condition is not None:
             named = (column_in(name, known) for name in conditions.columns_of(query.condition))
-            found += [path for path in named if path is not None]
-    return found
+            used_columns += [path for path in named if path is not None]
+    return used_columns
 
 
 def _depth(measured: Measured, keys: Sequence[Path]) -> float | None:
@@ -242,12 +244,12 @@ def _readings(
     if proposals:
         keys = [columns[name].path for name in proposals[0].new_keys]
         after = bytes_read(queries, measured.clustered(keys))
-    found = []
+    readings = []
     for query, later in zip(queries, after, strict=True):
         read = read_by(query, files)
         size, count = int(files.size[read].sum()), int(np.count_nonzero(read))
         now = size / total if total else 0.0
-        found.append(
+        readings.append(
             ConditionReading(
                 condition=query.text,
                 runs=query.runs,
@@ -259,7 +261,7 @@ def _readings(
                 not_understood=_not_understood(query, known),
             )
         )
-    return tuple(sorted(found, key=lambda each: -each.bytes * each.runs))
+    return tuple(sorted(readings, key=lambda each: -each.bytes * each.runs))
 
 
 def _not_understood(query: Query, known: Mapping[Path, Column]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ def propose(
         if queries
         else {columns[each.name].path: each.range for each in layouts}
     )
-    found = []
+    proposals = []
     for keys in dict.fromkeys(candidates):
         if isinstance(reads, dict):
             now = float(np.mean([reads[path].bytes for path in keys]))
@@ -66,10 +66,10 @@ def propose(
         else:
             now = reads
             after = _weighted(queries, bytes_read(queries, measured.clustered(keys)))
-        found.append((keys, now, min(now, after)))
-    own = max((now - after for keys, now, after in found if keys == old), default=0.0)
+        proposals.append((keys, now, min(now, after)))
+    own = max((now - after for keys, now, after in proposals if keys == old), default=0.0)
     best = sorted(
-        found, key=lambda each: (-round((each[1] - each[2]) / _EQUAL), len(each[0]), each[2])
+        proposals, key=lambda each: (-round((each[1] - each[2]) / _EQUAL), len(each[0]), each[2])
     )
     return tuple(
         _proposal(measured, paths, old, keys, now, after, own) for keys, now, after in best[:_SHOWN]

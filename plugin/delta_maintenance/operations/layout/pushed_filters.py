@@ -104,11 +104,11 @@ def _expression(text: str) -> Condition:
         if call is not None and call[1] in _CALLS:
             column, *values = _split(call[2])
             return _MADE[_CALLS[call[1]]](_CALLS[call[1]], [_own(column), *values])
-        if (found := _LISTED.fullmatch(text)) is not None:
-            return OneOf(_column(_own(found[1])), tuple(map(_literal, _split(found[2]))))
-        found = _COMPARED.fullmatch(text)
-        if found is not None and not _EXPRESSION_ID.search(found[3]):
-            return Comparison(_column(_own(found[1])), found[2], _literal(found[3]))
+        if (match := _LISTED.fullmatch(text)) is not None:
+            return OneOf(_column(_own(match[1])), tuple(map(_literal, _split(match[2]))))
+        match = _COMPARED.fullmatch(text)
+        if match is not None and not _EXPRESSION_ID.search(match[3]):
+            return Comparison(_column(_own(match[1])), match[2], _literal(match[3]))
     except (ValueError, IndexError):
         pass
     return Opaque(_EXPRESSION_ID.sub("", text))
@@ -121,15 +121,17 @@ def _is_closed(text: str) -> bool:
 
 def _depths(text: str, extreme: Callable[..., int]) -> int:
     """Returns the least or the greatest number of open brackets."""
-    return extreme(accumulate((each in "([") - (each in ")]") for each in text), default=0)
+    return extreme(
+        accumulate((character in "([") - (character in ")]") for character in text), default=0
+    )
 
 
 def _own(text: str) -> str:
     """Returns the name of a column that has a number."""
-    found = _OF_COLUMN.fullmatch(text)
-    if found is None:
+    match = _OF_COLUMN.fullmatch(text)
+    if match is None:
         raise ValueError(text)
-    return found[1] + found[2]
+    return match[1] + match[2]
 
 
 def _filter(text: str) -> Condition:

@@ -63,21 +63,21 @@ def queries_of(
 
     `InvalidRequestError` for a file without queries.
     """
-    found = _Found()
+    queries = _Found()
     for text in where:
-        found.add(" ".join(text.split()), text)
+        queries.add(" ".join(text.split()), text)
     if address is not None:
-        before = sum(found.runs.values())
+        before = sum(queries.runs.values())
         for name, stream in open_queries(address, storage_options):
-            _read(stream, name, table, found)
-        if sum(found.runs.values()) == before:
+            _read(stream, name, table, queries)
+        if sum(queries.runs.values()) == before:
             raise InvalidRequestError(
                 "the file contains no query of the table",
                 file=address,
                 remedy="pass a file with conditions or statements in SQL, or a Spark event log",
             )
     return tuple(
-        Query(text, found.conditions[text], runs) for text, runs in found.runs.most_common()
+        Query(text, queries.conditions[text], runs) for text, runs in queries.runs.most_common()
     )
 
 
@@ -92,7 +92,7 @@ _EXECUTION = b'"org.apache.spark.sql.execution.ui.SparkListenerSQLExecutionStart
 _SEVERAL_TABLES = frozenset(("join", "union", "intersect", "except", "lateral", "pivot"))
 
 
-def _read(stream: io.BufferedReader, name: str, table: str, found: _Found) -> None:
+def _read(stream: io.BufferedReader, name: str, table: str, queries: _Found) -> None:
     try:
         head = stream.peek(len(EVENT))
     except OSError:
@@ -100,7 +100,7 @@ def _read(stream: io.BufferedReader, name: str, table: str, found: _Found) -> No
         return
     if head.lstrip().startswith(EVENT):
         for scan in _scans(lines_of(stream), table):
-            found.add(*parse_pushed(scan))
+            queries.add(*parse_pushed(scan))
         return
     data = stream.read(MOST_BYTES)
     if len(data) == MOST_BYTES:
@@ -118,7 +118,7 @@ def _read(stream: io.BufferedReader, name: str, table: str, found: _Found) -> No
     plain = _COMMENT.sub(lambda match: match[1] or " ", data.decode(errors="replace"))
     for piece in _statements(plain):
         text, condition = _condition_of(piece)
-        found.add(text, condition)
+        queries.add(text, condition)
 
 
 def _statements(text: str) -> Iterator[str]:
@@ -138,8 +138,8 @@ def _condition_of(piece: str) -> tuple[str, str | None]:
         text = " ".join(piece.split())
         return text, piece
     inside, start, end = 0, None, len(piece)
-    for found in _PIECES.finditer(piece):
-        word = found[0].lower()
+    for match in _PIECES.finditer(piece):
+        word = match[0].lower()
         inside += (word == "(") - (word == ")")
         if inside:
             continue
@@ -147,9 +147,9 @@ def _condition_of(piece: str) -> tuple[str, str | None]:
             # The condition may be about another table.
             return f"{EVERYTHING}: {' '.join(piece.split())}"[:200], None
         if start is None and word == "where":
-            start = found.end()
+            start = match.end()
         elif start is not None and word in _AFTER:
-            end = found.start()
+            end = match.start()
             break
     if start is None:
         return EVERYTHING, None

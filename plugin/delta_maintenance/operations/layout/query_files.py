@@ -81,8 +81,8 @@ def _decompressed(store: Store, name: str, raw: BinaryIO) -> io.BufferedReader:
                 remedy="decompress it, or set spark.eventLog.compression.codec to zstd",
             )
     source = pa.PythonFile(raw, "r")
-    found = (codec for magic, codec in _CODECS.items() if head.startswith(magic))
-    codec: str | None = next(found, None)
+    codecs = (codec for magic, codec in _CODECS.items() if head.startswith(magic))
+    codec: str | None = next(codecs, None)
     return io.BufferedReader(source if codec is None else pa.CompressedInputStream(source, codec))
 
 

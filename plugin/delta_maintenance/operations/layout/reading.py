@@ -109,9 +109,9 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
     rows = files["rows"].to_numpy()
     statistics = StatisticsColumns.of(snapshot.protocol, snapshot.metadata, {})
     indexed = {leaf.path for leaf in statistics.leaves}
-    found = {}
+    bounds = {}
     for number, column in enumerate(stored):
-        found[column.path] = column_bounds(
+        bounds[column.path] = column_bounds(
             column.kind,
             least=_joined(files[f"{number} least"]),
             greatest=_joined(files[f"{number} greatest"]),
@@ -125,8 +125,8 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
             values = parse_partition_values(
                 texts[column.physical[0]], column.kind, zone=None, strict=False
             ).values
-            found[column.path] = partition_bounds(column.kind, values, codes)
-    return FileBounds(size=files["size"].to_numpy(), rows=rows, partition=codes, columns=found)
+            bounds[column.path] = partition_bounds(column.kind, values, codes)
+    return FileBounds(size=files["size"].to_numpy(), rows=rows, partition=codes, columns=bounds)
 
 
 def file_statistics(adds: pa.Table, columns: Sequence[Column]) -> pa.Table:
@@ -199,17 +199,20 @@ def _put(tree: dict[str, Any], path: Path, kind: pa.DataType) -> None:
 
 def _struct(tree: Mapping[str, Any]) -> pa.StructType:
     return pa.struct(
-        [(name, _struct(each) if isinstance(each, dict) else each) for name, each in tree.items()]
+        [
+            (name, _struct(child) if isinstance(child, dict) else child)
+            for name, child in tree.items()
+        ]
     )
 
 
 def _leaf(statistics: pa.StructArray, path: Path, kind: pa.DataType) -> pa.Array:
-    found = statistics
+    values = statistics
     for name in path:
-        if found.type.get_field_index(name) < 0:
+        if values.type.get_field_index(name) < 0:
             return pa.nulls(len(statistics), kind)
-        found = pc.struct_field(found, name)
-    return found
+        values = pc.struct_field(values, name)
+    return values
 
 
 def _joined(column: pa.ChunkedArray) -> pa.Array:

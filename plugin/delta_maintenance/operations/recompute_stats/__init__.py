@@ -167,18 +167,18 @@ def plan_facts(plan: RecomputeStatsPlan) -> Facts:
             "commits": plan.commits,
             "defects": Grid(
                 ("defect", "files", "bytes"),
-                [(each.reason, each.files, size_text(each.bytes)) for each in plan.defects],
+                [(defect.reason, defect.files, size_text(defect.bytes)) for defect in plan.defects],
             ),
             "columns": Grid(
                 ("column", "files without bounds", "bytes of these", "files without null count"),
                 [
                     (
-                        each.column,
-                        each.files_without_bounds,
-                        size_text(each.bytes_without_bounds),
-                        each.files_without_null_count,
+                        defect.column,
+                        defect.files_without_bounds,
+                        size_text(defect.bytes_without_bounds),
+                        defect.files_without_null_count,
                     )
-                    for each in plan.columns[:_SHOWN]
+                    for defect in plan.columns[:_SHOWN]
                 ],
             ),
         }

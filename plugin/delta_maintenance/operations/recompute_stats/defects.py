@@ -69,17 +69,17 @@ class Defects:
         suspect = tuple(audited.bounded_files(leaf) & ~audited.computed for leaf in leaves)
         whole = every | audited.wide
         replaced = tuple(
-            whole | each | bound | decimal
-            for each, bound, decimal in zip(nulls, bounds, decimals, strict=True)
+            whole | mask | bound | decimal
+            for mask, bound, decimal in zip(nulls, bounds, decimals, strict=True)
         )
         broken = _any(replaced, nothing) | audited.uncounted
         # Without them, no new bounds of the file could be stated.
         replaced = tuple(
-            each | (broken & audited.lacks_boolean_bounds(leaf))
-            for each, leaf in zip(replaced, leaves, strict=True)
+            mask | (broken & audited.lacks_boolean_bounds(leaf))
+            for mask, leaf in zip(replaced, leaves, strict=True)
         )
         # Whether bounds are tight is stated for the whole file.
-        replaced = tuple(each | (broken & audited.has_vector) for each in replaced)
+        replaced = tuple(mask | (broken & audited.has_vector) for mask in replaced)
         readable = ~audited.absent
         return cls(
             audited=audited,
@@ -130,23 +130,23 @@ class AuditTotals:
         self.total_bytes += pc.sum(sizes).as_py() or 0
         self.archived += len(sizes)
 
-    def add(self, sizes: pa.ChunkedArray, found: Defects) -> None:
+    def add(self, sizes: pa.ChunkedArray, defects: Defects) -> None:
         """Adds a batch of files."""
         size = np.nan_to_num(sizes.to_numpy()).astype(np.int64)
         self.num_files += len(size)
         self.total_bytes += int(size.sum())
-        affected = found.affected
+        affected = defects.affected
         self.files += int(affected.sum())
         self.bytes += int(size[affected].sum())
-        without = _any(found.without_bounds, np.zeros(len(size), np.bool_))
+        without = _any(defects.without_bounds, np.zeros(len(size), np.bool_))
         self.files_without_bounds += int(without.sum())
         self.bytes_without_bounds += int(size[without].sum())
-        for name, mask in found.by_class.items():
+        for name, mask in defects.by_class.items():
             total = self._classes.setdefault(name, [0, 0])
             total[0] += int(mask.sum())
             total[1] += int(size[mask].sum())
         for at, (nulls, bounds) in enumerate(
-            zip(found.without_null_count, found.without_bounds, strict=True)
+            zip(defects.without_null_count, defects.without_bounds, strict=True)
         ):
             self._columns[at] += (nulls.sum(), bounds.sum(), size[bounds].sum())
 
@@ -197,12 +197,12 @@ def audit_files(
         return left_out, adds["size"], Defects.of(adds, required, options)
 
     def totals(sound: Snapshot) -> AuditTotals:
-        found = AuditTotals(required)
+        audit_totals = AuditTotals(required)
         batches = sound.log.scan(fields={"add": AUDITED})
         for left_out, sizes, defects in in_parallel(examined, batches):
-            found.leave_out(left_out)
-            found.add(sizes, defects)
-        return found
+            audit_totals.leave_out(left_out)
+            audit_totals.add(sizes, defects)
+        return audit_totals
 
     return snapshot.avoiding_damage(totals)
 
@@ -223,8 +223,8 @@ def affected_files(
     is_archived = archived_files(snapshot, now)
 
     def chosen(batch: ActiveFiles) -> pa.Table:
-        found = Defects.of(batch.adds, required, options)
-        return batch.adds.filter(booleans(found.affected & ~is_archived(batch.adds)))
+        defects = Defects.of(batch.adds, required, options)
+        return batch.adds.filter(booleans(defects.affected & ~is_archived(batch.adds)))
 
     return adds_for_commits(snapshot, in_parallel(chosen, snapshot.log.scan()))
 
@@ -239,8 +239,8 @@ def archived_files(snapshot: Snapshot, now: datetime) -> Callable[[pa.Table], Ma
         if before is None:
             return np.zeros(adds.num_rows, np.bool_)
         archived = pc.less_equal(adds["modificationTime"], before)
-        found: Mask = pc.fill_null(archived, False).to_numpy()
-        return found
+        is_archived: Mask = pc.fill_null(archived, False).to_numpy()
+        return is_archived
 
     return marked
 
@@ -264,5 +264,5 @@ def required_statistics(
 
 
 def _any(masks: tuple[Mask, ...], nothing: Mask) -> Mask:
-    found: Mask = np.logical_or.reduce([nothing, *masks])
-    return found
+    any_mask: Mask = np.logical_or.reduce([nothing, *masks])
+    return any_mask

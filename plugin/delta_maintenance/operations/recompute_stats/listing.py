@@ -55,16 +55,16 @@ class DefectListing:
         is_archived = archived_files(self.snapshot, self.now)
 
         def listed(batch: ActiveFiles) -> pa.Table:
-            found = Defects.of(batch.adds, required, self.options)
-            rows = np.flatnonzero(found.affected & ~is_archived(batch.adds))
+            defects = Defects.of(batch.adds, required, self.options)
+            rows = np.flatnonzero(defects.affected & ~is_archived(batch.adds))
             files = batch.adds.select(["path", "size"]).take(integers(rows))
             replaced = [
                 mask | (suspect if self.options.check_writers else False)
-                for mask, suspect in zip(found.replaced, found.suspect, strict=True)
+                for mask, suspect in zip(defects.replaced, defects.suspect, strict=True)
             ]
-            names = pa.array(found.by_class.keys(), pa.string())
+            names = pa.array(defects.by_class.keys(), pa.string())
             lists = (
-                _lists(list(found.by_class.values()), names, rows),
+                _lists(list(defects.by_class.values()), names, rows),
                 _lists(replaced, leaves, rows),
             )
             return pa.table([*files.columns, *lists], schema=SCHEMA)

@@ -55,29 +55,29 @@ def plan(
     try:
         require_writable(snapshot, Operation.COMMIT)
         DataFileLayout.of(snapshot.protocol, snapshot.metadata)
-        found = audit_files(snapshot, options, now=context.started)
+        totals = audit_files(snapshot, options, now=context.started)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
-    engine, why = _engine(options, found.files)
+    engine, why = _engine(options, totals.files)
     return RecomputeStatsPlan(
         table=snapshot.table,
         version=snapshot.version,
         planned_at=context.started,
-        is_noop=not found.files,
-        reason=f"{_reason(found)}; {why}" if found.files else _reason(found),
+        is_noop=not totals.files,
+        reason=f"{_reason(totals)}; {why}" if totals.files else _reason(totals),
         options=options,
-        num_files=found.num_files,
-        total_bytes=found.total_bytes,
-        files=found.files,
-        bytes=found.bytes,
-        files_without_bounds=found.files_without_bounds,
-        bytes_without_bounds=found.bytes_without_bounds,
-        defects=found.defects,
-        columns=found.columns,
-        commits=math.ceil(found.files / options.files_per_commit),
+        num_files=totals.num_files,
+        total_bytes=totals.total_bytes,
+        files=totals.files,
+        bytes=totals.bytes,
+        files_without_bounds=totals.files_without_bounds,
+        bytes_without_bounds=totals.bytes_without_bounds,
+        defects=totals.defects,
+        columns=totals.columns,
+        commits=math.ceil(totals.files / options.files_per_commit),
         engine=engine,
         notes=(
-            *archived_note(found.archived),
+            *archived_note(totals.archived),
             *stats_columns_note(snapshot),
             *commit_notes(snapshot),
         ),
@@ -188,20 +188,20 @@ def _engine(options: RecomputeStatsOptions, files: int) -> tuple[Literal["local"
     return "local", "these are few enough files for one process"
 
 
-def _reason(found: AuditTotals) -> str:
-    total = count_text(found.num_files - found.archived, "file")
-    if not found.files:
+def _reason(totals: AuditTotals) -> str:
+    total = count_text(totals.num_files - totals.archived, "file")
+    if not totals.files:
         return (
             f"the statistics of {total} are complete as far as the log shows; --check-files "
             "compares them with the files"
         )
-    reasons = {each.reason for each in found.defects}
+    reasons = {defect.reason for defect in totals.defects}
     what = "missing or wrong statistics"
     if reasons <= {*UNCERTAIN}:
         what = "files to compare" if COMPARED in reasons else "bounds by an unknown writer"
-    reason = f"{what}: {found.files:,} of {total}"
-    if not found.files_without_bounds:
+    reason = f"{what}: {totals.files:,} of {total}"
+    if not totals.files_without_bounds:
         return reason
-    share = found.bytes_without_bounds / (found.total_bytes or 1)
-    size = size_text(found.bytes_without_bounds)
+    share = totals.bytes_without_bounds / (totals.total_bytes or 1)
+    size = size_text(totals.bytes_without_bounds)
     return f"{reason}; {size} ({share:.0%}) are in files that lack the bounds of a column"

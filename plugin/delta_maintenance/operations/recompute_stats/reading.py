@@ -77,18 +77,18 @@ class StatisticsReading:
         else:
             footers = FooterReader(store, self.layout, self.leaves)
             with StreamingPool(PARALLEL_READS) as pool:
-                found = footers.read_all([work.file for work in files], pool)
-                for work, each in zip(files, found, strict=True):
-                    if isinstance(each, FooterStatistics):
-                        self._take_in(work, each)
+                footer_statistics = footers.read_all([work.file for work in files], pool)
+                for work, statistics in zip(files, footer_statistics, strict=True):
+                    if isinstance(statistics, FooterStatistics):
+                        self._take_in(work, statistics)
                     else:
-                        work.problem = each
+                        work.problem = statistics
                     yield work
 
-    def _take_in(self, work: FileWork, found: FooterStatistics) -> None:
+    def _take_in(self, work: FileWork, statistics: FooterStatistics) -> None:
         """Uses the statistics of a footer, and finds the columns to decode."""
-        work.rows = found.rows
-        if omits_bounds_of_nan(found.created_by):
+        work.rows = statistics.rows
+        if omits_bounds_of_nan(statistics.created_by):
             work.suspect = ()
         if work.suspect:
             more = [leaf for leaf in work.suspect if leaf not in work.leaves]
@@ -96,12 +96,12 @@ class StatisticsReading:
         if work.has_vector and work.leaves:
             # Whether bounds are tight is stated for the whole file.
             work.leaves = range(len(self.leaves))
-        work.to_decode = [leaf for leaf in work.leaves if found.bounds[leaf] is None]
+        work.to_decode = [leaf for leaf in work.leaves if statistics.bounds[leaf] is None]
         if work.has_vector and (work.to_decode or work.was_exact):
             work.to_decode, work.live = work.leaves, True
         else:
             for leaf in work.leaves:
-                bounds = found.bounds[leaf]
+                bounds = statistics.bounds[leaf]
                 if bounds is not None:
                     work.bounds[self.leaves[leaf].path] = bounds
 

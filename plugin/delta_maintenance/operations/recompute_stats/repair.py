@@ -73,35 +73,37 @@ class StatisticsRepair:
         `adds` are those of `affected_files`. Files that cannot be read are in `skipped`; errors of
         the store are raised.
         """
-        found = Defects.of(adds, self._required, self._options)
-        reading = replace(self._reading, leaves=(*self._required.leaves, *self._others(found)))
-        tasks = self._read(reading, self._tasks(adds, found, reading), decode=False)
-        ready = self._contradicted(found, reading, [task for task in tasks if not task.to_decode])
+        defects = Defects.of(adds, self._required, self._options)
+        reading = replace(self._reading, leaves=(*self._required.leaves, *self._others(defects)))
+        tasks = self._read(reading, self._tasks(adds, defects, reading), decode=False)
+        ready = self._contradicted(defects, reading, [task for task in tasks if not task.to_decode])
         if ready:
-            yield Repaired(adds=self._with_statistics(adds, found, reading, ready), decoded=False)
+            yield Repaired(adds=self._with_statistics(adds, defects, reading, ready), decoded=False)
         to_decode = [task for task in tasks if task.to_decode]
         for part in _parts(to_decode, self._engine.decoded_bytes):
-            part = self._contradicted(found, reading, self._read(reading, part, decode=True))
+            part = self._contradicted(defects, reading, self._read(reading, part, decode=True))
             if part:
-                yield Repaired(adds=self._with_statistics(adds, found, reading, part), decoded=True)
+                yield Repaired(
+                    adds=self._with_statistics(adds, defects, reading, part), decoded=True
+                )
 
-    def _others(self, found: Defects) -> list[StatisticsLeaf]:
+    def _others(self, defects: Defects) -> list[StatisticsLeaf]:
         """Returns the columns to compare that need not have statistics."""
         if not self._options.check_files:
             return []
         required = {leaf.path for leaf in self._required.leaves}
         others = (leaf for leaf in self._every.leaves if leaf.path not in required)
-        return found.audited.stated_columns(others)
+        return defects.audited.stated_columns(others)
 
     def _read(
         self, reading: StatisticsReading, tasks: Sequence[FileWork], *, decode: bool
     ) -> list[FileWork]:
         workers = self._options.workers
-        found = self._engine.read(reading, tasks, decode=decode, workers=workers)
-        return sorted(filter(self._is_needed, found), key=lambda task: task.row)
+        file_results = self._engine.read(reading, tasks, decode=decode, workers=workers)
+        return sorted(filter(self._is_needed, file_results), key=lambda task: task.row)
 
     def _contradicted(
-        self, found: Defects, reading: StatisticsReading, tasks: list[FileWork]
+        self, defects: Defects, reading: StatisticsReading, tasks: list[FileWork]
     ) -> list[FileWork]:
         """Returns the files to commit, with the columns whose statistics differ from the contents
         or have another defect.
@@ -109,17 +111,17 @@ class StatisticsRepair:
         if not self._options.check_files or not tasks:
             return tasks
         rows = np.array([task.row for task in tasks], np.int64)
-        audited = found.audited.take(rows)
+        audited = defects.audited.take(rows)
         counts = pa.array([task.rows for task in tasks], pa.int64())
         wrong = np.zeros((len(reading.leaves), len(tasks)), np.bool_)
         for at, leaf in enumerate(reading.leaves):
             contents = [task.bounds.get(leaf.path) for task in tasks]
             compared = compare_column(audited, leaf, contents, physical_rows=counts, live=True)
             wrong[at] = compared.wrong | compared.loose
-        for at, mask in enumerate(found.replaced):
+        for at, mask in enumerate(defects.replaced):
             wrong[at] |= mask[rows]
         miscounted = ~to_bools(pc.fill_null(pc.equal(audited.rows, counts), False))
-        needed = wrong.any(axis=0) | miscounted | found.certain[rows]
+        needed = wrong.any(axis=0) | miscounted | defects.certain[rows]
         for at, leaf in enumerate(self._required.leaves):
             # Without them, no new bounds of the file could be stated.
             wrong[at] |= needed & audited.lacks_boolean_bounds(leaf)
@@ -133,10 +135,12 @@ class StatisticsRepair:
         self.confirmed += int((~needed).sum())
         return [task for task, is_needed in zip(tasks, needed.tolist(), strict=True) if is_needed]
 
-    def _tasks(self, adds: pa.Table, found: Defects, reading: StatisticsReading) -> list[FileWork]:
+    def _tasks(
+        self, adds: pa.Table, defects: Defects, reading: StatisticsReading
+    ) -> list[FileWork]:
         leaves, compares = self._required.leaves, self._options.check_files
-        audited = found.audited
-        says_something = ~np.logical_and.reduce(found.without_null_count, axis=0, initial=True)
+        audited = defects.audited
+        says_something = ~np.logical_and.reduce(defects.without_null_count, axis=0, initial=True)
         was_exact = to_bools(audited.tight) & says_something
         was_exact = audited.has_vector & (was_exact | compares)
         # Files of one writer usually have the same defects, so few combinations occur.
@@ -144,7 +148,7 @@ class StatisticsRepair:
         both = np.concatenate(
             [
                 np.array(masks, np.bool_).reshape(shape[::-1]).T
-                for masks in (found.replaced, found.suspect)
+                for masks in (defects.replaced, defects.suspect)
             ],
             axis=1,
         )
@@ -170,7 +174,7 @@ class StatisticsRepair:
                 zip(
                     files,
                     kind_of.ravel().tolist(),
-                    found.certain.tolist(),
+                    defects.certain.tolist(),
                     was_exact.tolist(),
                     strict=True,
                 )
@@ -194,7 +198,7 @@ class StatisticsRepair:
     def _with_statistics(
         self,
         adds: pa.Table,
-        found: Defects,
+        defects: Defects,
         reading: StatisticsReading,
         tasks: Sequence[FileWork],
     ) -> pa.Table:
@@ -207,7 +211,7 @@ class StatisticsRepair:
         ]
         return with_statistics(
             adds.take(integers(rows)),
-            found.audited.take(rows),
+            defects.audited.take(rows),
             computed,
             extra_leaves=reading.leaves[len(self._required.leaves) :],
         )

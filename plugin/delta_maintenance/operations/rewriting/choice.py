@@ -295,7 +295,7 @@ def _merged(
 ) -> tuple[Numbers, Numbers]:
     """Returns the merged files, by bin, and the bin of each."""
     waiting = _by_age(files, np.flatnonzero(joined))
-    found: list[Numbers] = []
+    merged_files: list[Numbers] = []
     numbers: list[Numbers] = []
     first = 0
     while len(waiting):
@@ -305,12 +305,12 @@ def _merged(
         # Files that are alone in their bins are grouped again. In the last round, such a file is
         # kept only if it has a reason of its own.
         kept = own_reason[waiting] if last else ~alone
-        found.append(waiting[kept])
+        merged_files.append(waiting[kept])
         numbers.append(first + _renumbered(bins[kept]))
         first += len(np.unique(bins[kept]))
         waiting = waiting[:0] if last else waiting[alone]
     nothing = np.zeros(0, np.int64)
-    return np.concatenate([nothing, *found]), np.concatenate([nothing, *numbers])
+    return np.concatenate([nothing, *merged_files]), np.concatenate([nothing, *numbers])
 
 
 def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:

@@ -161,11 +161,11 @@ class RewriteCommits:
         """Adapts a bin to the changes of other writers to its sources."""
         assert self._followed is not None
         touched = self._followed.touched(pending.adds)
-        state = tuple(sorted((row, _state(found)) for row, found in touched.items()))
+        state = tuple(sorted((row, _state(followed)) for row, followed in touched.items()))
         if state == pending.state:
             return
         pending.state = state
-        if any(found.fate == "rewritten" for found in touched.values()):
+        if any(followed.fate == "rewritten" for followed in touched.values()):
             pending.fate = "superseded"
             pending.problem = "another writer rewrote a source file"
             return
@@ -175,8 +175,8 @@ class RewriteCommits:
         adds = pending.read
         pending.vectors, pending.current = {}, None
         pending.removed = pending.late = frozenset()
-        for row, found in touched.items():
-            now, before = found.source, pending.done.bin.sources[row]
+        for row, followed in touched.items():
+            now, before = followed.source, pending.done.bin.sources[row]
             if now is None:
                 changed[row] = COMPLETE
                 continue
@@ -184,7 +184,7 @@ class RewriteCommits:
                 pending.fate = "superseded"
                 pending.problem = "another writer changed the row IDs of a source file"
                 return
-            adds = _with_row(adds, row, found)
+            adds = _with_row(adds, row, followed)
             if now.key != before.key:
                 changed[row] = now.deletion_vector
         pending.adds = adds
@@ -296,22 +296,22 @@ class RewriteCommits:
         # files, so each lost race leads back to `_move_on`.
         metrics = self._metrics(bins, adds, removes)
         # The digest of rows that were copied and not decoded is unknown.
-        copied = any(each.result.copied for each in bins)
+        copied = any(bin_.result.copied for bin_ in bins)
         has_sums = bool(bins) and contract.spec.proof == "rows" and not copied
-        tags = {SUMS_TAG: stated([each.result.sums for each in bins])} if has_sums else {}
+        tags = {SUMS_TAG: stated([bin_.result.sums for bin_ in bins])} if has_sums else {}
         outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
         if not isinstance(outcome, Landed | Conflicted):
             raise AssertionError(f"a rewrite cannot end as {outcome}")
         return outcome
 
 
-def _state(found: Followed) -> str:
-    source = found.source
-    return found.fate if source is None else json.dumps([found.fate, *source.key])
+def _state(followed: Followed) -> str:
+    source = followed.source
+    return followed.fate if source is None else json.dumps([followed.fate, *source.key])
 
 
-def _with_row(adds: pa.Table, row: int, found: Followed) -> pa.Table:
+def _with_row(adds: pa.Table, row: int, followed: Followed) -> pa.Table:
     """Replaces the add of one source by its current add."""
-    assert found.add is not None
-    parts = [adds.slice(0, row), found.add, adds.slice(row + 1)]
+    assert followed.add is not None
+    parts = [adds.slice(0, row), followed.add, adds.slice(row + 1)]
     return pa.concat_tables(parts, promote_options="permissive")

@@ -144,10 +144,10 @@ def _notes(
     fates: Mapping[str, int], landed: Sequence[BinReport], run: RewriteRun
 ) -> tuple[str, ...]:
     notes = []
-    unbounded = sorted({each.unbounded for each in landed if each.unbounded is not None})
+    unbounded = sorted({bin_.unbounded for bin_ in landed if bin_.unbounded is not None})
     for column in unbounded:
         notes.append(f"files without bounds of {column} are not called clustered")
-    if any(each.is_clustered is False and each.unbounded is None for each in landed):
+    if any(bin_.is_clustered is False and bin_.unbounded is None for bin_ in landed):
         notes.append("files that overlap as much as before are not called clustered")
     lost = sum(fates.get(fate, 0) for fate in ("superseded", *_LOST))
     if lost:

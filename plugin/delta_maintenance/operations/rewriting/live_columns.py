@@ -152,8 +152,8 @@ class LiveColumns:
     @property
     def clustered(self) -> Mask:
         """Whether each file has a clustering provider, or belongs to a group of sorted files."""
-        found = pc.or_(pc.is_valid(self.provider), pc.is_valid(self.tags[GROUP]))
-        return to_bools(found.combine_chunks())
+        is_clustered = pc.or_(pc.is_valid(self.provider), pc.is_valid(self.tags[GROUP]))
+        return to_bools(is_clustered.combine_chunks())
 
     @property
     def live_bytes(self) -> Numbers:
@@ -293,15 +293,15 @@ def _shared_row_ids(parts: Sequence[_Part]) -> str | None:
     Files without a number of rows in the log do not count, because they may be empty; nor do those
     with an invalid base row ID, which a rewrite leaves out.
     """
-    found = [(part.base_row_ids, part.files) for part in parts if part.base_row_ids is not None]
-    if not found:
+    id_parts = [(part.base_row_ids, part.files) for part in parts if part.base_row_ids is not None]
+    if not id_parts:
         return None
-    base = np.concatenate([pc.fill_null(ids, -1).to_numpy() for ids, _ in found])
-    rows = np.concatenate([files["rows"].to_numpy() for _, files in found])
+    base = np.concatenate([pc.fill_null(ids, -1).to_numpy() for ids, _ in id_parts])
+    rows = np.concatenate([files["rows"].to_numpy() for _, files in id_parts])
     later, earlier = overlapping(base, np.where(base < 0, 0, rows))
     if not len(later):
         return None
-    paths = pa.concat_tables([files.select(["path"]) for _, files in found])["path"]
+    paths = pa.concat_tables([files.select(["path"]) for _, files in id_parts])["path"]
     one, other = (paths[int(at[0])].as_py() for at in (later, earlier))
     return f"the files {other} and {one} have row IDs in common"
 
@@ -418,15 +418,15 @@ class FooterReasons:
 
     def __call__(self, files: LiveColumns, mask: Mask) -> Mapping[str, Mask]:
         """Returns which files have each wanted reason; files outside the mask have none."""
-        found = {name: np.zeros(files.count, np.bool_) for name in self.wanted}
+        masks = {name: np.zeros(files.count, np.bool_) for name in self.wanted}
         rows = np.flatnonzero(mask) if self.wanted else np.zeros(0, np.int64)
         for row, reasons in zip(rows, self.of_paths(files.path.take(pa.array(rows))), strict=True):
             for name in reasons:
-                found[name][row] = True
-        if OLD_TYPES in found:
+                masks[name][row] = True
+        if OLD_TYPES in masks:
             # The partition values of such files have the spelling of the former type.
-            found[OLD_TYPES] |= mask & files.respelled
-        return found
+            masks[OLD_TYPES] |= mask & files.respelled
+        return masks
 
     def of_paths(self, paths: pa.ChunkedArray) -> list[tuple[str, ...]]:
         """Returns the wanted reasons of each file."""

@@ -154,8 +154,8 @@ def file_metrics(adds: Sequence[Mapping[str, Any]], removes: pa.Table) -> dict[s
     }
     sizes = {"minFileSize": 0, "p25FileSize": 25, "p50FileSize": 50, "p75FileSize": 75}
     for name, share in (*sizes.items(), ("maxFileSize", 100)):
-        found = np.percentile(added, share, method="lower") if len(added) else 0
-        metrics[name] = int(found)
+        percentile = np.percentile(added, share, method="lower") if len(added) else 0
+        metrics[name] = int(percentile)
     return {name: str(value) for name, value in metrics.items()}
 
 

@@ -215,8 +215,8 @@ def asked_partitions(snapshot: Snapshot, files: LiveColumns, where: str | None) 
         if column is not None:
             types[name] = column.type
     strings = {name: files.partitions[physical[name]] for name in types}
-    found: Mask = partition_filter(where, strings, types).to_numpy(zero_copy_only=False)
-    return found
+    is_asked: Mask = partition_filter(where, strings, types).to_numpy(zero_copy_only=False)
+    return is_asked
 
 
 def written_lately_in(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:
@@ -225,8 +225,8 @@ def written_lately_in(files: LiveColumns, quiet_for: timedelta | None, now: date
         return np.zeros(len(files.last_write), np.bool_)
     # Computed in milliseconds, because `datetime` may be unable to represent the instant.
     since = epoch_millis(now) - quiet_for // timedelta(milliseconds=1)
-    found: Mask = files.last_write > since
-    return found
+    is_recent: Mask = files.last_write > since
+    return is_recent
 
 
 def archived_in(snapshot: Snapshot, files: LiveColumns, now: datetime) -> Mask:
@@ -234,8 +234,8 @@ def archived_in(snapshot: Snapshot, files: LiveColumns, now: datetime) -> Mask:
     before = archived_before(snapshot, now)
     if before is None:
         return np.zeros(files.count, np.bool_)
-    found: Mask = files.modified <= before
-    return found
+    is_archived: Mask = files.modified <= before
+    return is_archived
 
 
 def archived_before(snapshot: Snapshot, now: datetime) -> int | None:
@@ -313,11 +313,11 @@ def _commits(size: int) -> int:
 
 
 def _counts(files: LiveColumns, masks: Mapping[str, Mask]) -> tuple[ReasonCount, ...]:
-    found = (
+    counts = (
         ReasonCount(reason=name, files=int(mask.sum()), bytes=int(files.size[mask].sum()))
         for name, mask in masks.items()
     )
-    return tuple(each for each in found if each.files)
+    return tuple(count for count in counts if count.files)
 
 
 def _partitions(

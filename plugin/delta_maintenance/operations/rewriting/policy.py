@@ -193,7 +193,7 @@ def _judged_cluster(
         return True, plan.reason
     from delta_maintenance.operations.cluster.choice import NOT_CLUSTERED
 
-    fresh = sum(each.bytes for each in plan.reasons if each.reason == NOT_CLUSTERED)
+    fresh = sum(count.bytes for count in plan.reasons if count.reason == NOT_CLUSTERED)
     share = fresh / context.health.total_bytes if context.health.total_bytes else 0.0
     if share > rule.above_share:
         return True, f"{share:.1%} of the bytes are not clustered; {plan.reason}"
@@ -237,7 +237,7 @@ def _planned_optimize(rule: OptimizeRule, context: EvaluationContext) -> Optimiz
 
 def _judged_optimize(rule: OptimizeRule, plan: OptimizePlan) -> tuple[bool, str]:
     enough, why_not = files_saved(rule, plan)
-    deleted = any(each.reason == DELETED_ROWS for each in plan.reasons)
+    deleted = any(count.reason == DELETED_ROWS for count in plan.reasons)
     return (True, plan.reason) if enough or deleted else (False, why_not)
 
 

@@ -75,7 +75,7 @@ def result_facts(result: RewriteResult) -> Facts:
         "version": result.version,
         "status": result.status,
     }
-    lost = [each for each in result.bins if each.fate not in _LANDED][:_SHOWN]
+    lost = [bin_ for bin_ in result.bins if bin_.fate not in _LANDED][:_SHOWN]
     left_out = [file.problem for file in result.refused[:_SHOWN]]
     if result.num_bins:
         facts |= {
@@ -90,15 +90,15 @@ def result_facts(result: RewriteResult) -> Facts:
             "not committed": Grid(
                 ("bin", "partition", "fate", "problem"),
                 [
-                    (each.number, partition_text(each.partition), each.fate, each.problem)
-                    for each in lost
+                    (bin_.number, partition_text(bin_.partition), bin_.fate, bin_.problem)
+                    for bin_ in lost
                     # The problem of a refused file is shown once, and names the file.
-                    if each.problem not in left_out
+                    if bin_.problem not in left_out
                 ],
             ),
             "left out": left_out,
         }
-    told = {*left_out, *(each.problem for each in lost)}
+    told = {*left_out, *(bin_.problem for bin_ in lost)}
     problem = None if result.problem in told else result.problem
     return facts | {"problem": problem, "notes": result.notes}
 
@@ -135,21 +135,21 @@ def partition_text(values: dict[str, str | None]) -> str:
 def _depth(result: RewriteResult) -> str | None:
     """Returns the average depth before and after, weighted by rows."""
     measured = [
-        (each.rows, each.depth_before, each.depth_after)
-        for each in result.bins
-        if each.fate in _LANDED and each.depth_before is not None and each.depth_after is not None
+        (bin_.rows, bin_.depth_before, bin_.depth_after)
+        for bin_ in result.bins
+        if bin_.fate in _LANDED and bin_.depth_before is not None and bin_.depth_after is not None
     ]
     rows = sum(count for count, _, _ in measured)
     if not rows:
         return None
-    before, after = (sum(each[0] * each[at] for each in measured) / rows for at in (1, 2))
+    before, after = (sum(bin_[0] * bin_[at] for bin_ in measured) / rows for at in (1, 2))
     return f"{before:.1f} files for the values of a row before, {after:.1f} after"
 
 
 def _reasons(counts: tuple[ReasonCount, ...]) -> Grid:
     return Grid(
         ("reason", "files", "bytes"),
-        [(each.reason, each.files, size_text(each.bytes)) for each in counts],
+        [(count.reason, count.files, size_text(count.bytes)) for count in counts],
     )
 
 

@@ -102,7 +102,7 @@ class Work:
     def reasons_of(self, number: int) -> tuple[str, ...]:
         """Returns the distinct reasons of all sources of a bin."""
         start, end = self._range(number)
-        return tuple(dict.fromkeys(name for each in self.reasons[start:end] for name in each))
+        return tuple(dict.fromkeys(name for reasons in self.reasons[start:end] for name in reasons))
 
     @property
     def largest_first(self) -> list[int]:
@@ -110,8 +110,8 @@ class Work:
         workers, are then the small ones.
         """
         sizes = np.bincount(self.bins, self.adds["size"].to_numpy(), self.count)
-        found: list[int] = np.argsort(-sizes, kind="stable").tolist()
-        return found
+        order: list[int] = np.argsort(-sizes, kind="stable").tolist()
+        return order
 
     def _range(self, number: int) -> tuple[int, int]:
         start, end = np.searchsorted(self.bins, [number, number + 1])

@@ -64,8 +64,8 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
             version=snapshot.version,
             remedy="run again",
         )
-    found = pa.concat_tables(parts, promote_options="permissive") if parts else _none()
-    return found.take(pa.array(order))
+    adds = pa.concat_tables(parts, promote_options="permissive") if parts else _none()
+    return adds.take(pa.array(order))
 
 
 def source_files(
@@ -160,10 +160,10 @@ class FollowedSources:
         """Returns the changed files among these sources, by their row."""
         if not self._touched:
             return {}
-        found = locations_of(sources, root=self._root)
-        named = pc.is_in(found, value_set=pa.array(list(self._touched), pa.binary()))
+        locations = locations_of(sources, root=self._root)
+        named = pc.is_in(locations, value_set=pa.array(list(self._touched), pa.binary()))
         rows = np.flatnonzero(named.to_numpy(zero_copy_only=False)).tolist()
-        return {row: self._touched[found[row].as_py()] for row in rows}
+        return {row: self._touched[locations[row].as_py()] for row in rows}
 
     def take_in(self, snapshot: Snapshot, commits: Iterable[ConcurrentCommit]) -> None:
         """Applies commits of other writers, in the order of their versions.

@@ -237,7 +237,7 @@ def _missing(
     snapshot: Snapshot, types: dict[tuple[str, ...], pa.DataType]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Returns for each column the number of files that lack its statistics."""
-    found = np.zeros(len(types), np.int64)
+    missing_counts = np.zeros(len(types), np.int64)
     fields = {"add": ("path", "stats", "stats_parsed", "tags"), "remove": ("path",)}
     for batch in snapshot.log.scan(fields=fields):
         adds = batch.adds
@@ -251,8 +251,8 @@ def _missing(
             lacks = ~bounds.is_complete(path)
             if not pa.types.is_floating(kind):
                 lacks |= is_tagged_unbounded(tags, path)
-            found[at] += np.count_nonzero(lacks)
-    return found
+            missing_counts[at] += np.count_nonzero(lacks)
+    return missing_counts
 
 
 def _reason(decision: Decision) -> str:

@@ -265,11 +265,11 @@ def plan_facts(plan: VacuumPlan) -> Facts:
         facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
     facts["empty directories"] = plan.directories or None
     facts["archived"] = [
-        f"{count_text(each.count, 'file')} ({size_text(each.bytes)}) in {each.storage_class}: "
+        f"{count_text(archived_files.count, 'file')} ({size_text(archived_files.bytes)}) in {archived_files.storage_class}: "
         + ("deleted, too" if plan.options.archived == "delete" else "kept")
-        for each in plan.archived
+        for archived_files in plan.archived
     ]
-    facts["held by"] = [str(each) for each in plan.held]
+    facts["held by"] = [str(archived_files) for archived_files in plan.held]
     facts["kept"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
     facts["needs --allow-large-delete"] = plan.large
     facts["commits"] = "VACUUM START and VACUUM END" if plan.logs_commits else None
@@ -289,7 +289,7 @@ def result_facts(result: VacuumResult) -> Facts:
         "stopped": result.stopped,
         "failures": result.failures,
         "referenced again after deletion": result.lost,
-        "held by": [str(each) for each in result.held],
+        "held by": [str(holder) for holder in result.held],
         "VACUUM START": result.start_version,
         "VACUUM END": result.end_version,
         "notes": result.notes,

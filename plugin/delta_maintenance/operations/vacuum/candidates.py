@@ -144,14 +144,14 @@ def find_dead_files(
     candidates = with_reasons(
         pa.concat_tables([STATUSES.empty_table(), *loose]), references, search, dead
     )
-    found = old_enough(store, candidates, search, dead)
-    found = without_other_tables(store, found, recorded, dead)
-    found = not_held(found, references, dead)
-    found = not_archived(store, found, entries, search, dead)
-    checksums = old_enough(store, _checksums(entries, found), search, DeadFiles())
+    old_files = old_enough(store, candidates, search, dead)
+    old_files = without_other_tables(store, old_files, recorded, dead)
+    old_files = not_held(old_files, references, dead)
+    old_files = not_archived(store, old_files, entries, search, dead)
+    checksums = old_enough(store, _checksums(entries, old_files), search, DeadFiles())
     # Their names made them count as hidden before.
     dead.keep(HIDDEN, -checksums.num_rows)
-    dead.files = pa.concat_tables([found, checksums])
+    dead.files = pa.concat_tables([old_files, checksums])
     dead.directories = emptied(*directories_in(entries, dead.files, search))
     return dead
 
@@ -186,10 +186,10 @@ def unlisted(store: Store, entries: Sequence[pa.Table], recorded: pa.StringArray
     names = pa.concat_arrays([recorded, checksums_for(recorded)])
     for batch in entries:
         names = names.filter(pc.invert(pc.is_in(names, value_set=_one(batch["path"]))))
-    found = store.statuses(pa.chunked_array([names]))
-    kinds = pa.repeat(pa.scalar(int(EntryKind.FILE), pa.uint8()), found.num_rows)
-    found = found.append_column(TREE.field("kind"), kinds)
-    return found.append_column(TREE.field("archive"), pa.nulls(found.num_rows, pa.uint8()))
+    statuses = store.statuses(pa.chunked_array([names]))
+    kinds = pa.repeat(pa.scalar(int(EntryKind.FILE), pa.uint8()), statuses.num_rows)
+    statuses = statuses.append_column(TREE.field("kind"), kinds)
+    return statuses.append_column(TREE.field("archive"), pa.nulls(statuses.num_rows, pa.uint8()))
 
 
 def without_other_tables(
@@ -296,11 +296,11 @@ def with_reasons(
     """Returns unreferenced files (`listing.STATUSES`) as `DEAD_FILES`, without foreign files."""
     paths = _one(files["path"])
     removed = pa.chunked_array(references.expired, pa.binary())
-    found = reasons(paths, expired=pc.is_in(paths.cast(pa.binary()), value_set=removed))
-    files = files.append_column(DEAD_FILES.field("reason"), pa.array(found, pa.uint8()))
+    file_reasons = reasons(paths, expired=pc.is_in(paths.cast(pa.binary()), value_set=removed))
+    files = files.append_column(DEAD_FILES.field("reason"), pa.array(file_reasons, pa.uint8()))
     if search.foreign_files:
         return files
-    foreign = found == Reason.FOREIGN
+    foreign = file_reasons == Reason.FOREIGN
     dead.keep("foreign: not the name of a data file", int(foreign.sum()))
     return files.filter(booleans(~foreign))
 
@@ -356,15 +356,15 @@ def require_no_missing(
 
 def _checksums(entries: Sequence[pa.Table], deleted_files: pa.Table) -> pa.Table:
     """Returns Hadoop's checksums of files that are deleted."""
-    found = [DEAD_FILES.empty_table()]
+    batches = [DEAD_FILES.empty_table()]
     owners = _one(deleted_files["path"])
     for batch in entries:
         rows = np.flatnonzero(checksums_of(_one(batch["path"]), owners))
         if len(rows):
             reason = pa.repeat(pa.scalar(int(Reason.CHECKSUM), pa.uint8()), len(rows))
             files = batch.select(STATUSES.names).take(integers(rows))
-            found.append(files.append_column(DEAD_FILES.field("reason"), reason))
-    return pa.concat_tables(found)
+            batches.append(files.append_column(DEAD_FILES.field("reason"), reason))
+    return pa.concat_tables(batches)
 
 
 def directories_in(

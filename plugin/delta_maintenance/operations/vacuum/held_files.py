@@ -30,12 +30,12 @@ class HeldFiles:
 
     def protected(self, roots: Sequence[str]) -> ProtectedPaths:
         """Returns all of these files; `roots` are the addresses of the table."""
-        found = ProtectedPaths(roots)
+        protected_paths = ProtectedPaths(roots)
         if self.version is not None:
-            protect_live_files(found, self.version)
+            protect_live_files(protected_paths, self.version)
         if self.paths is not None:
-            found.update(self.paths)
-        return found
+            protected_paths.update(self.paths)
+        return protected_paths
 
 
 def files_of(store: Store, holds: Sequence[Hold]) -> tuple[HeldFiles, ...]:
@@ -66,6 +66,6 @@ def files_in_manifests(store: Store) -> Iterator[HeldFiles]:
 def _removed(store: Store, hold: Hold) -> ProtectedPaths:
     listing = list_log(store, first_version=hold.first + 1)
     entries = [listing.commits[version] for version in sorted(listing.commits)]
-    found = ProtectedPaths(store.addresses)
-    protect_removed(found, store, entries)
-    return found
+    removed_paths = ProtectedPaths(store.addresses)
+    protect_removed(removed_paths, store, entries)
+    return removed_paths

@@ -49,10 +49,10 @@ def read_inventory(
     store = open_store(location.parent if alone else location, storage_options)
     try:
         files = [location.name] if alone else _files(store)
-        found = [path for batch in _batches(store, files) for path in _below(batch, roots)]
+        batches = [path for batch in _batches(store, files) for path in _below(batch, roots)]
     finally:
         store.close()
-    return tree_of(pc.unique(pa.chunked_array(found, pa.string())), EntryKind.FILE)
+    return tree_of(pc.unique(pa.chunked_array(batches, pa.string())), EntryKind.FILE)
 
 
 def _files(store: Store) -> list[str]:

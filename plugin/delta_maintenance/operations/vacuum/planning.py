@@ -182,7 +182,7 @@ class _SurveyRun:
         needed = (*self._needed_by_clones(), *relisting(lambda: [*files_in_manifests(self.store)]))
         self.file_holders = [files.holder for files in needed]
         window, engine = self._chosen_engine()
-        found = engine.find(
+        dead = engine.find(
             Request(
                 snapshot=snapshot,
                 search=Search(
@@ -198,48 +198,48 @@ class _SurveyRun:
                 complete=self._complete,
             )
         )
-        if found.problem is not None:
+        if dead.problem is not None:
             raise CorruptTableError(
-                found.problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
+                dead.problem, table=snapshot.table, version=snapshot.version, remedy=EXAMINE
             )
-        if found.tallies:
-            self._require_no_live_file(found)
-        if found.ageless_tombstones:
+        if dead.tallies:
+            self._require_no_live_file(dead)
+        if dead.ageless_tombstones:
             self.notes.append(
-                f"{found.ageless_tombstones} tombstones have no deletion time, so they protect "
+                f"{dead.ageless_tombstones} tombstones have no deletion time, so they protect "
                 "their files"
             )
         if window is not None and not window.is_empty:
             self.swept_to = self._swept_to(window.last)
-        if found.archived and options.archived == "keep":
+        if dead.archived and options.archived == "keep":
             self.swept_to = None
-        if any(found.held[name].files for name in self.file_holders if name in found.held):
+        if any(dead.held[name].files for name in self.file_holders if name in dead.held):
             self.swept_to = None
-        return Survey(self._plan(found, window), found, self.holds.stored, tuple(self.clones))
+        return Survey(self._plan(dead, window), dead, self.holds.stored, tuple(self.clones))
 
-    def _require_no_live_file(self, found: Found) -> None:
+    def _require_no_live_file(self, dead: Found) -> None:
         """Raises `CorruptTableError` if a file to be deleted is live by the commits that are left,
         whatever the checkpoint says.
         """
         live, files = ProtectedPaths(self.store.addresses), 0
-        for adds in live_by_commits(found.latest):
+        for adds in live_by_commits(dead.latest):
             live.add(adds)
             files += adds.num_rows
-        if files and (path := found.first_of(live)) is not None:
+        if files and (path := dead.first_of(live)) is not None:
             raise contradicted(f"no commit removes {path}, which its checkpoint lacks")
 
     def _holds(self) -> Holds:
         options = self.options
-        found = find_holds(
+        holds = find_holds(
             self.snapshot,
             options.holders.and_reading(options.streams, options.last_read),
             now=self.now - self._since(),
             storage_options=self.storage_options,
         )
-        self.notes += found.notes
+        self.notes += holds.notes
         asked = sorted(set(options.keep_versions))
         named = (version_hold(self.snapshot, v, holder=f"--keep-version {v}") for v in asked)
-        return replace(found, holds=(*found.holds, *named))
+        return replace(holds, holds=(*holds.holds, *named))
 
     def _needed_by_clones(self) -> Iterator[HeldFiles]:
         """Reads the clones one after the other, before the folder is listed."""
@@ -389,14 +389,14 @@ class _SurveyRun:
             # Some tables set a retention of more years than the calendar has, to keep everything.
             return datetime.fromtimestamp(0, UTC)
 
-    def _plan(self, found: Found, window: LogWindow | None) -> VacuumPlan:
-        files = sum(tally.count for tally in found.tallies)
-        size = sum(tally.bytes for tally in found.tallies)
+    def _plan(self, dead: Found, window: LogWindow | None) -> VacuumPlan:
+        files = sum(tally.count for tally in dead.tallies)
+        size = sum(tally.bytes for tally in dead.tallies)
         logs = self.options.log_commits
         swept = window is not None and not window.is_empty
         return VacuumPlan(
             table=self.snapshot.table,
-            version=found.latest.version,
+            version=dead.latest.version,
             planned_at=self.now,
             options=self.options,
             engine=engine_for(self.snapshot, self.options),
@@ -404,19 +404,19 @@ class _SurveyRun:
             delete_before=self.before,
             files=files,
             bytes=size,
-            paths_digest=found.paths_digest,
-            groups=tuple(_group(tally) for tally in found.tallies),
-            kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(found.kept.items()) if n),
-            held=self._held(found),
+            paths_digest=dead.paths_digest,
+            groups=tuple(_group(tally) for tally in dead.tallies),
+            kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(dead.kept.items()) if n),
+            held=self._held(dead),
             archived=tuple(
                 ArchivedGroup(storage_class=name, count=files.files, bytes=files.bytes)
-                for name, files in sorted(found.archived.items())
+                for name, files in sorted(dead.archived.items())
             ),
-            listed=found.listed,
-            live_files=found.live_files,
-            directories=len(found.directories),
-            sample_directories=tuple(sorted(found.directories)[:_SAMPLES]),
-            large=_large(files, size, found),
+            listed=dead.listed,
+            live_files=dead.live_files,
+            directories=len(dead.directories),
+            sample_directories=tuple(sorted(dead.directories)[:_SAMPLES]),
+            large=_large(files, size, dead),
             logs_commits=logs if logs is not None else self.store.address.kind is not StoreKind.S3,
             first_commit=window.first if window is not None and swept else None,
             last_commit=self.swept_to,
@@ -424,8 +424,8 @@ class _SurveyRun:
             notes=tuple(dict.fromkeys(self.notes)),
         )
 
-    def _held(self, found: Found) -> tuple[HeldBack, ...]:
-        by_holder = {holder: kept for holder, kept in found.held.items() if kept.files}
+    def _held(self, dead: Found) -> tuple[HeldBack, ...]:
+        by_holder = {holder: kept for holder, kept in dead.held.items() if kept.files}
         versions = (
             HeldBack.by(hold, files=kept.files, size=kept.bytes)
             for hold in self.holds.holds
@@ -470,13 +470,13 @@ def _group(tally: Tally) -> DeadGroup:
     )
 
 
-def _large(files: int, size: int, found: Found) -> str | None:
+def _large(files: int, size: int, dead: Found) -> str | None:
     if files <= _LARGE:
         return None
-    if files > found.live_files:
-        return f"{count_text(files, 'file')} would be deleted, and {found.live_files:,} are live"
-    if size > found.live_bytes:
-        return f"{count_text(size, 'byte')} would be deleted, and {found.live_bytes:,} are live"
+    if files > dead.live_files:
+        return f"{count_text(files, 'file')} would be deleted, and {dead.live_files:,} are live"
+    if size > dead.live_bytes:
+        return f"{count_text(size, 'byte')} would be deleted, and {dead.live_bytes:,} are live"
     return None
 
 

@@ -273,10 +273,10 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     are not UTF-8 are omitted. `CorruptTableError` if a commit cannot be read, `FileNotFoundError`
     if one was deleted after the listing.
     """
-    found: list[pa.BinaryArray] = []
+    path_arrays: list[pa.BinaryArray] = []
     for actions in _removed(store, entries):
-        found += _locations(actions, store.addresses)
-    return valid_texts(pc.unique(pa.chunked_array(found, pa.binary())))
+        path_arrays += _locations(actions, store.addresses)
+    return valid_texts(pc.unique(pa.chunked_array(path_arrays, pa.binary())))
 
 
 def _removed(store: Store, entries: Sequence[LogEntry]) -> Iterator[ParsedFileActions]:

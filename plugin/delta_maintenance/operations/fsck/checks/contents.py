@@ -90,20 +90,21 @@ def check_footers(
         files = present.slice(first, _TOGETHER)
         locations = as_uris(files["location"].combine_chunks())
         comparing = None if statistics is None else statistics.of(store, files, locations)
-        found = count_rows(
+        row_counts = count_rows(
             store,
             locations,
             layout=layout,
             read_footer=None if comparing is None else comparing.read_footer,
         )
-        counts = pa.chunked_array([found.counts])
-        unreadable = pc.is_null(found.counts)
+        counts = pa.chunked_array([row_counts.counts])
+        unreadable = pc.is_null(row_counts.counts)
         names = locations.filter(unreadable).to_pylist()
         problems = [
-            text.removeprefix(f"{name}: ") for name, text in zip(names, found.problems, strict=True)
+            text.removeprefix(f"{name}: ")
+            for name, text in zip(names, row_counts.problems, strict=True)
         ]
         for kind, wanted in _UNREAD.items():
-            chosen = pa.array([error is wanted for error in found.errors], pa.bool_())
+            chosen = pa.array([error is wanted for error in row_counts.errors], pa.bool_())
             findings.add_files(
                 kind,
                 pa.chunked_array([pa.array(problems, pa.string()).filter(chosen)]),
@@ -121,7 +122,7 @@ def check_footers(
         paths = files["path"].filter(differ)
         if comparing is not None:
             text = comparing.with_writers(text, differ)
-            comparing.add_findings(found.footers, findings, version=version)
+            comparing.add_findings(row_counts.footers, findings, version=version)
         findings.add_files("row-count-differs", text, paths=paths, version=version)
         if progress is not None:
             progress("footers", min(first + _TOGETHER, present.num_rows), present.num_rows)
@@ -147,8 +148,8 @@ def check_vectors(
     alone = Lock()
     with ThreadPoolExecutor(_PARALLEL_READS) as pool:
         checked = pool.map(lambda marked: list(_problems(store, marked, alone)), by_file.values())
-        for done, found in enumerate(checked, 1):
-            for kind, path, problem in found:
+        for done, vector_check in enumerate(checked, 1):
+            for kind, path, problem in vector_check:
                 findings.add(kind, problem, version=version, path=path)
             if progress is not None:
                 progress("deletion vector files", done, len(by_file))

@@ -352,7 +352,7 @@ def _compare(
     for version, state in history.states(stated):
         entry, checksum = stated[version]
         at = version - totals.first
-        found = VersionChecksum(
+        computed = VersionChecksum(
             num_files=int(totals.num_files[at]),
             table_size=int(totals.total_size[at]),
             num_deletion_vectors=int(totals.num_deletion_vectors[at]),
@@ -363,7 +363,7 @@ def _compare(
             domains=tuple(state.present_domains().values()),
             in_commit_timestamp=times.get(version) if _has_times(state) else None,
         )
-        problems = list(differences(checksum, found))
+        problems = list(differences(checksum, computed))
         if checksum.in_commit_timestamp is not None and not _has_times(state):
             problems.append(
                 "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
@@ -377,13 +377,13 @@ def _compare(
 def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
     rows, live = files.active_rows(version)
     sizes = np.maximum(files.field("size", rows[live]), 0)
-    found = VersionChecksum(
+    computed = VersionChecksum(
         file_sizes=None
         if checksum.file_sizes is None
         else FileSizeHistogram.of(sizes, checksum.file_sizes.boundaries),
         deleted_record_counts=deleted_record_counts(np.maximum(files.cardinality(rows[live]), 0)),
     )
-    problems = list(differences(checksum, found))
+    problems = list(differences(checksum, computed))
     if checksum.all_files is not None:
         paths = sorted(files.path(int(code)) for code in np.flatnonzero(live))
         if sorted(str(file.get("path")) for file in checksum.all_files) != paths:

@@ -66,11 +66,13 @@ class TableFiles:
         """
         raw = _one_array(paths)
         location, external = self._located(raw)
-        found = pc.index_in(location, value_set=self._names)
-        if found.null_count:
+        indices = pc.index_in(location, value_set=self._names)
+        if indices.null_count:
             # Some writers do not encode paths.
-            found = pc.coalesce(found, pc.index_in(raw.cast(pa.binary()), value_set=self._names))
-        where = self._files["path"].take(found)
+            indices = pc.coalesce(
+                indices, pc.index_in(raw.cast(pa.binary()), value_set=self._names)
+            )
+        where = self._files["path"].take(indices)
         self._used.append(where.drop_null())
         return where, pa.chunked_array([external])
 
@@ -84,17 +86,17 @@ class TableFiles:
         files = self._files.select(["path", "size"])
         files = files.filter(pc.invert(pc.is_in(files["path"], value_set=used)))
         wanted = missing.append_column("location", pa.chunked_array([location]))
-        found = find_other_spellings(wanted, files)
-        if found["found_size"].null_count:
+        spellings = find_other_spellings(wanted, files)
+        if spellings["found_size"].null_count:
             # A local disk lists no sizes, without which a file of another size is not in doubt.
-            rows = pc.index_in(files["path"], value_set=found["found"])
-            files = files.set_column(1, "size", self.sizes(found["found"]).take(rows))
-            found = find_other_spellings(wanted, files)
-        return found
+            rows = pc.index_in(files["path"], value_set=spellings["found"])
+            files = files.set_column(1, "size", self.sizes(spellings["found"]).take(rows))
+            spellings = find_other_spellings(wanted, files)
+        return spellings
 
-    def reaches(self, found: pa.Table) -> npt.NDArray[np.bool_]:
+    def reaches(self, files: pa.Table) -> npt.NDArray[np.bool_]:
         """Marks the other spellings that the store takes for the name that readers use."""
-        return reached_by_the_store(self._store, found)
+        return reached_by_the_store(self._store, files)
 
     def _located(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
         return locations_below(raw, roots=self._store.addresses)
@@ -108,8 +110,8 @@ class TableFiles:
         # In batches ordered by folder, because most stores list every folder of a batch.
         order = pc.sort_indices(locations).to_numpy()
         parts = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
-        found = [self._look_up(locations.take(integers(part))) for part in parts]
-        ordered = pa.chunked_array([c for part in found for c in part.chunks], pa.int64())
+        looked_up = [self._look_up(locations.take(integers(part))) for part in parts]
+        ordered = pa.chunked_array([c for part in looked_up for c in part.chunks], pa.int64())
         return ordered.take(integers(np.argsort(order)))
 
     def archive(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -136,15 +138,15 @@ def check_presence(
     _check_removed(files, live.tombstones, findings, version, kept_from_ms)
     vectors = _missing_vectors(files, adds, findings, version)
     wanted = [lost.select(["path", "size"]), _without_size(pc.unique(vectors["uri"]))]
-    found = files.find_other_spellings(pa.concat_tables(wanted))
-    reached = booleans(files.reaches(found))
-    there, others = found.filter(reached), found.filter(pc.invert(reached))
+    spellings = files.find_other_spellings(pa.concat_tables(wanted))
+    reached = booleans(files.reaches(spellings))
+    there, others = spellings.filter(reached), spellings.filter(pc.invert(reached))
     rows = pc.index_in(adds["path"], value_set=there["path"])
     locations = pc.coalesce(locations, there["found"].take(rows))
-    missing = lost.filter(pc.invert(pc.is_in(lost["path"], value_set=found["path"])))
+    missing = lost.filter(pc.invert(pc.is_in(lost["path"], value_set=spellings["path"])))
     problem = "the data file does not exist"
     findings.add_files("missing-data-file", problem, paths=missing["path"], version=version)
-    vectors = vectors.filter(pc.invert(pc.is_in(vectors["uri"], value_set=found["path"])))
+    vectors = vectors.filter(pc.invert(pc.is_in(vectors["uri"], value_set=spellings["path"])))
     _add_vectors("missing-deletion-vector", vectors, findings, version)
     _add_other_spellings(others, findings, version)
     present = adds.append_column("location", locations).filter(pc.is_valid(locations))

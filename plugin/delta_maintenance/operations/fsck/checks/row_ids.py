@@ -163,8 +163,10 @@ class PartReading:
                     if not left:
                         break
                     rows = table.slice(first, _TOGETHER).to_pylist()
-                    for found in pool.map(partial(self._some_parts, store, left, alone), rows):
-                        fitting = _fitting(found, left)
+                    for some_ranges in pool.map(
+                        partial(self._some_parts, store, left, alone), rows
+                    ):
+                        fitting = _fitting(some_ranges, left)
                         parts += fitting
                         is_whole = bool(fitting) and fitting[-1].complete is not None
                         left = left - sum(part.cost for part in fitting) if is_whole else 0
@@ -220,13 +222,13 @@ class _Part:
 
 def _fitting(parts: Iterable[_Part], most: int) -> list[_Part]:
     """Returns the first parts, which have at most `most` ranges together."""
-    found = []
+    fitting_parts = []
     for part in parts:
         most -= part.cost
         if most < 0:
             break
-        found.append(part)
-    return found
+        fitting_parts.append(part)
+    return fitting_parts
 
 
 def _batch(parts: Sequence[_Part]) -> pa.RecordBatch:
@@ -235,9 +237,9 @@ def _batch(parts: Sequence[_Part]) -> pa.RecordBatch:
     columns = [
         [part.at for part in parts],
         [part.number for part in parts],
-        pa.ListArray.from_arrays(ends, _joined([each.firsts for each in ranges])),
-        pa.ListArray.from_arrays(ends, _joined([each.lasts for each in ranges])),
-        [each.repeated for each in ranges],
+        pa.ListArray.from_arrays(ends, _joined([range_.firsts for range_ in ranges])),
+        pa.ListArray.from_arrays(ends, _joined([range_.lasts for range_ in ranges])),
+        [range_.repeated for range_ in ranges],
         [part.complete for part in parts],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, PARTS, strict=True)]
@@ -356,9 +358,9 @@ class _Comparison:
             repeating=repeating.astype(np.int64),
             repeated=block["repeated"].drop_null().to_numpy(),
         )
-        found, ids = self._used.add(parts)
+        is_used, ids = self._used.add(parts)
         self.compared += pc.sum(block["complete"]).as_py() or 0
-        files, ids = smallest([self._begun, (numbers[found], ids)])
+        files, ids = smallest([self._begun, (numbers[is_used], ids)])
         ends_here = pc.is_valid(block["complete"][-1]).as_py()
         known = files < numbers[-1] + ends_here
         self._tell(files[known], ids[known])
