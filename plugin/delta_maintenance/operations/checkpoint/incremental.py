@@ -70,7 +70,8 @@ def decide(
     full, incremental = sidecar_survey.expected_full_bytes, sidecar_survey.expected_bytes
     described = (
         f"{len(sidecar_survey.kept):,} of {count_text(len(sidecar_survey.sidecars), 'sidecar')} of "
-        f"{sidecar_survey.base.files.name} can be taken over, {len(sidecar_survey.rewritten):,} must be written again"
+        f"{sidecar_survey.base.files.name} can be taken over, "
+        f"{len(sidecar_survey.rewritten):,} must be written again"
     )
     is_cheap = incremental <= _WORTHWHILE * full
     if wanted == "auto" and not is_cheap:

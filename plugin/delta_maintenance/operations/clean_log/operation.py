@@ -257,7 +257,8 @@ class _Decision:
             return
         if left != checkpoint.live:
             raise CorruptTableError(
-                f"the checkpoint has {count_text(checkpoint.live.adds, 'file')} of {checkpoint.live.size} "
+                f"the checkpoint has {count_text(checkpoint.live.adds, 'file')} "
+                f"of {checkpoint.live.size} "
                 f"bytes, and the history before it leaves "
                 + (
                     "other ones"

@@ -146,7 +146,8 @@ def _reason(surveyed: Survey, predicate: str, *, reads_mixed: bool) -> str:
     may = surveyed.mixed.files + surveyed.unknown.files
     if not surveyed.whole.files and not may:
         return f"no file has rows with {predicate}"
-    whole = f"all rows of {surveyed.whole.files:,} of {count_text(surveyed.live, 'file')} have {predicate}"
+    of_live = f"of {count_text(surveyed.live, 'file')}"
+    whole = f"all rows of {surveyed.whole.files:,} {of_live} have {predicate}"
     if not may:
         return whole
     fate = "is read, because it" if may == 1 else "are read, because they"

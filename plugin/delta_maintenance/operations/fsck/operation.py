@@ -266,7 +266,8 @@ def _notes(examination: Examination) -> tuple[str, ...]:
     notes = []
     if examination.unopened:
         notes.append(
-            f"{examination.unopened} data files and deletion vectors are to be opened by a Spark job"
+            f"{examination.unopened} data files and deletion vectors are to be opened by a "
+            "Spark job"
         )
     if examination.presence is not None and examination.presence.external:
         notes.append(
@@ -275,7 +276,8 @@ def _notes(examination: Examination) -> tuple[str, ...]:
         )
     if examination.uncompared:
         notes.append(
-            f"the row IDs in {examination.uncompared} data files were not compared with those of others"
+            f"the row IDs in {examination.uncompared} data files were not compared with "
+            "those of others"
         )
     history = examination.history
     if history is not None and history.base is not None:

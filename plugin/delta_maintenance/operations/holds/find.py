@@ -112,7 +112,8 @@ def _united(snapshot: Snapshot, keeps: tuple[KeptVersion, ...]) -> Iterator[Kept
         other = united.setdefault(kept_version.name, kept_version)
         if (other.version, other.timestamp) != (kept_version.version, kept_version.timestamp):
             raise RefusedError(
-                f"{_stands_for(kept_version)} and {_stands_for(other)} are both kept as {kept_version.name}",
+                f"{_stands_for(kept_version)} and {_stands_for(other)} are both kept as "
+                f"{kept_version.name}",
                 table=snapshot.table,
                 remedy="give one of them another name, or release it",
             )

@@ -265,7 +265,8 @@ def plan_facts(plan: VacuumPlan) -> Facts:
         facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
     facts["empty directories"] = plan.directories or None
     facts["archived"] = [
-        f"{count_text(archived_files.count, 'file')} ({size_text(archived_files.bytes)}) in {archived_files.storage_class}: "
+        f"{count_text(archived_files.count, 'file')} ({size_text(archived_files.bytes)}) in "
+        f"{archived_files.storage_class}: "
         + ("deleted, too" if plan.options.archived == "delete" else "kept")
         for archived_files in plan.archived
     ]
