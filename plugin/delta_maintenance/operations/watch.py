@@ -91,9 +91,9 @@ class CommitFilter(Record):
             maintenance = digest.is_maintenance
             answers.append(None if maintenance is None else not maintenance)
         if self.operations:
-            wanted = {name.upper() for name in self.operations}
-            known = digest.operation is not None or digest.whole
-            answers.append((digest.operation or "").upper() in wanted if known else None)
+            operations = {name.upper() for name in self.operations}
+            is_known = digest.operation is not None or digest.whole
+            answers.append((digest.operation or "").upper() in operations if is_known else None)
         if self.protocol_changes:
             answers.append(True if digest.changes_protocol else _no(digest))
         if self.properties:
@@ -139,8 +139,8 @@ class CommitCount:
         more.
         """
         if self._newest is None or newest > self._newest:
-            first = self.version + 1 if self._newest is None else self._newest + 1
-            self._unread += [range(first, newest + 1)] if first <= newest else []
+            first_version = self.version + 1 if self._newest is None else self._newest + 1
+            self._unread += [range(first_version, newest + 1)] if first_version <= newest else []
             self._newest = newest
         if self._accepts.takes_all:
             self.counted += sum(map(len, self._unread))
@@ -154,8 +154,8 @@ class CommitCount:
                 self.counted += self._counts(watch, versions[at])
             except PollSpentError:
                 return False
-            left = versions[1:] if at == 0 else versions[:-1]
-            self._unread[at : at + 1 or None] = [left] if left else []
+            remaining = versions[1:] if at == 0 else versions[:-1]
+            self._unread[at : at + 1 or None] = [remaining] if remaining else []
         self.version = newest
         self._unread.clear()
         return True

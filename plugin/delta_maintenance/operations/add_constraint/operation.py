@@ -147,13 +147,15 @@ class _Checks:
 
     def examine(self, snapshot: Snapshot) -> None:
         """Raises `_ViolatedError` if a row does not satisfy the constraint."""
-        last = self._last
-        if last is not None and last.metadata != snapshot.metadata:
+        last_version = self._last
+        if last_version is not None and last_version.metadata != snapshot.metadata:
             # With another schema, the same files can have other values.
-            self.found, last = CheckedRows(), None
+            self.found, last_version = CheckedRows(), None
         self.number += 1
         self.found += self._check(
-            snapshot, self._expression, added_after=None if last is None else last.version
+            snapshot,
+            self._expression,
+            added_after=None if last_version is None else last_version.version,
         )
         if self.found.violations:
             raise _ViolatedError(snapshot.version)

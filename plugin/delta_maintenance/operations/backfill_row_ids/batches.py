@@ -94,5 +94,5 @@ def counted(adds: pa.Table, count_rows: RowCounter) -> tuple[pa.Table, tuple[str
     corrected = pc.if_else(differs, counts, pa.scalar(None, pa.int64()))
     stats = with_row_counts(pa.concat_arrays(adds["stats"].chunks), corrected)
     filled = adds.set_column(adds.column_names.index("stats"), "stats", stats)
-    known = pc.or_(pc.invert(uncounted), pc.is_valid(counts))
-    return filled.filter(known), row_counts.problems
+    is_counted = pc.or_(pc.invert(uncounted), pc.is_valid(counts))
+    return filled.filter(is_counted), row_counts.problems

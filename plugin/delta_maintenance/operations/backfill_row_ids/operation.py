@@ -102,7 +102,7 @@ def plan(
             remedy="to enable it nevertheless, run a new task",
         )
     require_unique(snapshot, findings)
-    chosen, why = _engine(options, findings)
+    chosen, engine_reason = _engine(options, findings)
     batches = math.ceil(findings.lacking / options.files_per_commit)
     return BackfillRowIdsPlan(
         table=snapshot.table,
@@ -111,7 +111,7 @@ def plan(
         is_noop=False,
         reason=f"without row IDs: {findings.lacking:,} of {count_text(findings.files, 'file')}; "
         + (f"the high-water mark {sources.high_water_mark} becomes {mark}; " if raises_mark else "")
-        + why,
+        + engine_reason,
         options=options,
         engine=chosen,
         state=sources.state.value,
@@ -265,12 +265,12 @@ class _Run:
         """Tries to write a checkpoint; the backfill does not depend on it."""
         try:
             snapshot = self._table.snapshot()
-            wanted = checkpoint.plan(snapshot, context=RunContext.at(now))
-            if wanted.engine == "spark":
-                self._notes.append(f"no checkpoint was written: {wanted.reason}")
+            checkpoint_plan = checkpoint.plan(snapshot, context=RunContext.at(now))
+            if checkpoint_plan.engine == "spark":
+                self._notes.append(f"no checkpoint was written: {checkpoint_plan.reason}")
                 return
             written = checkpoint.apply(
-                self._table, wanted, context=RunContext(new_id=new_id), snapshot=snapshot
+                self._table, checkpoint_plan, context=RunContext(new_id=new_id), snapshot=snapshot
             )
         except DeltaMaintenanceError as error:
             _logger.warning(
@@ -311,10 +311,10 @@ def _engine(
 ) -> tuple[Literal["local", "spark"], str]:
     if not findings.uncounted:
         return "local", "the statistics contain the row counts of all of them"
-    what = f"the row counts of {findings.uncounted} must be read from footers"
+    work = f"the row counts of {findings.uncounted} must be read from footers"
     if options.engine == "auto" and findings.uncounted >= options.auto_spark_files:
-        return "spark", f"{what}, which is too many for one process"
-    return ("spark" if options.engine == "spark" else "local"), what
+        return "spark", f"{work}, which is too many for one process"
+    return ("spark" if options.engine == "spark" else "local"), work
 
 
 def _notes(draft: str | None, unset: tuple[str, ...]) -> tuple[str, ...]:

@@ -178,12 +178,12 @@ def plan_facts(plan: CheckpointPlan) -> Facts:
     ):
         if size is not None:
             facts[name] = f"about {size_text(size)}"
-    for name, since, what in (
+    for name, since, age in (
         ("tombstones", plan.tombstones_from, "older than"),
         ("transactions", plan.transactions_from, "not updated since"),
     ):
         if since is not None:
-            facts[name] = f"those {what} {instant_text(since)} are left out"
+            facts[name] = f"those {age} {instant_text(since)} are left out"
     return facts | {"notes": plan.notes}
 
 
@@ -204,8 +204,8 @@ def result_facts(result: CheckpointResult) -> Facts:
         facts["written"] = size_text(result.bytes_written)
         facts["files"] = result.num_files
         facts["tombstones"] = ", ".join(
-            f"{count:,}{what}"
-            for count, what in (
+            f"{count:,}{suffix}"
+            for count, suffix in (
                 (result.num_tombstones, ""),
                 (result.expired_tombstones, " expired ones left out"),
                 (result.expired_tombstones_kept, " expired ones in sidecars taken over"),

@@ -66,7 +66,7 @@ def plan(
     _zone(options.time_zone)
     _require_checkpointable(snapshot, repairs=repairs)
     kind = _kind(snapshot, options)
-    chosen, why = _engine(snapshot, options, kind)
+    chosen, engine_reason = _engine(snapshot, options, kind)
     existing = _existing(snapshot, options, kind)
     retention = snapshot.properties.set_transaction_retention
     tombstones_from, notes = _tombstones_from(snapshot, context.started)
@@ -76,7 +76,7 @@ def plan(
         version=snapshot.version,
         kind=None if existing else kind,
         engine=chosen,
-        reason=existing or f"{_why(snapshot, options)}; {why}",
+        reason=existing or f"{_why(snapshot, options)}; {engine_reason}",
         log_bytes=snapshot.log.size_bytes,
         commits_since_checkpoint=len(snapshot.log.segment.commits),
         actions_per_sidecar=_sidecar_size(snapshot, options, kind),

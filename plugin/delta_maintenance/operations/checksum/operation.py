@@ -48,13 +48,13 @@ def plan(
         entry.file.version for entry in inventory.entries if entry.file.kind is LogFileKind.CHECKSUM
     }
     commits = inventory.listing.commits
-    wanted = {snapshot.version}
+    versions = {snapshot.version}
     if options.checkpoints:
-        wanted |= {files.version for files in inventory.listing.checkpoints}
+        versions |= {files.version for files in inventory.listing.checkpoints}
     # A checksum contains the transaction ID of its commit, so it needs the commit.
     missing = tuple(
         version
-        for version in sorted(wanted - there)
+        for version in sorted(versions - there)
         if version in commits and version <= snapshot.version
     )
     which = "the latest version" + (" and every checkpoint" if options.checkpoints else "")
@@ -93,9 +93,9 @@ def apply(
         )
     done: list[VersionOutcome] = []
     for version in plan.versions:
-        known = snapshot if snapshot is not None and snapshot.version == version else None
+        same_snapshot = snapshot if snapshot is not None and snapshot.version == version else None
         try:
-            done.append(_write(table, version, known))
+            done.append(_write(table, version, same_snapshot))
         except VersionNotFoundError:
             done.append(VersionOutcome(version=version, status="gone"))
         except DeltaMaintenanceError as error:

@@ -272,26 +272,26 @@ class _Decision:
             )
 
     def _retention(self) -> timedelta:
-        own = self.snapshot.properties.log_retention
-        least = max(own, LEAST_RETENTION)
-        if own < least:
+        of_table = self.snapshot.properties.log_retention
+        least = max(of_table, LEAST_RETENTION)
+        if of_table < least:
             self.notes.append(
-                f"delta.logRetentionDuration is {duration_text(own)}; files younger than "
+                f"delta.logRetentionDuration is {duration_text(of_table)}; files younger than "
                 f"{duration_text(least)} are kept nevertheless"
             )
-        wanted = self.options.log_retention
-        if wanted is None:
+        requested = self.options.log_retention
+        if requested is None:
             return least
-        if wanted < least and not (
+        if requested < least and not (
             self.options.allow_short_retention and self.options.no_other_writers
         ):
             raise _refused(
                 self.snapshot,
-                f"a log retention of {duration_text(wanted)} is shorter than "
+                f"a log retention of {duration_text(requested)} is shorter than "
                 f"{duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
             )
-        return wanted
+        return requested
 
     def _note_oldest(self, times: Mapping[int, int]) -> None:
         if times:

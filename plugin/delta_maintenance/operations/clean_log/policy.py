@@ -35,8 +35,8 @@ class CleanLogRule(Rule):
 
     def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
         least = max(snapshot.properties.log_retention, LEAST_RETENTION)
-        own = self.retention
-        return {"log_retention": own} if own is not None and own > least else {}
+        retention = self.retention
+        return {"log_retention": retention} if retention is not None and retention > least else {}
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
@@ -54,8 +54,10 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         )
     if not health.expired_log_files:
         return not_due("clean-log", "the log retention covers the whole log")
-    last = context.last_run("clean-log")
-    _, due_at = since("clean-log", last.at if last is not None else None, rule.every, context.now)
+    last_run = context.last_run("clean-log")
+    _, due_at = since(
+        "clean-log", last_run.at if last_run is not None else None, rule.every, context.now
+    )
     expired = f"{count_text(health.expired_log_files, 'file')} of the log past the retention"
     if due_at is not None:
         return not_due(

@@ -100,7 +100,7 @@ def choose(
     if taken is not None:
         asked = asked & ~taken
     fresh = asked & (group < 0)
-    left: dict[str, Mask] = {}
+    left_alone: dict[str, Mask] = {}
     obstacles = [(WRITTEN_LATELY, written_lately[files.partition])]
     if archived is not None and archived.any():
         obstacles.append((ARCHIVED, archived))
@@ -110,7 +110,7 @@ def choose(
         obstacles += [(CLUSTERED, foreign), (OTHER_COLUMNS, stale & ~foreign)]
     allowed = asked.copy()
     for name, mask in obstacles:
-        left[name] = fresh & mask
+        left_alone[name] = fresh & mask
         allowed &= ~mask
     fresh &= allowed
     ratio = known_ratio(files) or 1.0
@@ -121,11 +121,11 @@ def choose(
     grouped = (group >= 0) & allowed
     new = np.stack([np.ceil(new_bytes * ratio), new_files])
     grown = _grown(files, group, grouped, new, np.array([rules.bin_bytes, bin_files]))
-    left[NO_OVERLAP] = _left_apart(files, fresh, grown, group, rules.target_bytes, apart)
-    grown &= ~left[NO_OVERLAP]
+    left_alone[NO_OVERLAP] = _left_apart(files, fresh, grown, group, rules.target_bytes, apart)
+    grown &= ~left_alone[NO_OVERLAP]
     rows, bins = _bins(files, fresh | grown, rules.bin_bytes, bin_files)
     reasons = {NOT_CLUSTERED: fresh, GROWN: grown}
-    return Choice(rows=rows, bins=bins, reasons=reasons, left=left, ratio=ratio)
+    return Choice(rows=rows, bins=bins, reasons=reasons, left=left_alone, ratio=ratio)
 
 
 def _groups(files: LiveColumns, tags: ClusteringTags) -> Numbers:
@@ -133,20 +133,20 @@ def _groups(files: LiveColumns, tags: ClusteringTags) -> Numbers:
 
     The files of a cube of Delta Spark are a group as well.
     """
-    own = _tag(files, GROUP, GROUP_COLUMNS, tags.group_columns)
+    own_groups = _tag(files, GROUP, GROUP_COLUMNS, tags.group_columns)
     cube = _tag(files, CUBE, CUBE_COLUMNS, tags.cube_columns)
     if not tags.cube_columns:
         cube = pa.nulls(files.count, pa.string())
     provided = pc.equal(files.provider.cast(pa.string()).combine_chunks(), PROVIDER)
     cube = pc.if_else(pc.fill_null(provided, False), cube, pa.scalar(None, pa.string()))
-    codes = pc.coalesce(own, cube).dictionary_encode().indices
+    codes = pc.coalesce(own_groups, cube).dictionary_encode().indices
     numbers: Numbers = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers
 
 
-def _tag(files: LiveColumns, name: str, columns: str, wanted: str) -> pa.Array:
+def _tag(files: LiveColumns, name: str, columns: str, value: str) -> pa.Array:
     """Returns a tag of each file; null for files of other columns."""
-    is_wanted = pc.equal(files.tags[columns].cast(pa.string()), wanted)
+    is_wanted = pc.equal(files.tags[columns].cast(pa.string()), value)
     tag_values = files.tags[name].cast(pa.string())
     return pc.if_else(is_wanted, tag_values, pa.scalar(None, pa.string())).combine_chunks()
 
@@ -181,15 +181,15 @@ def _grown(
         return grown_files
     # A group has files of one partition only; its number and its partition identify it anyway.
     key = files.partition[rows] * (int(group.max()) + 1) + group[rows]
-    _, first, unit = np.unique(key, return_index=True, return_inverse=True)
+    _, first_rows, unit = np.unique(key, return_index=True, return_inverse=True)
     sizes = np.stack([np.bincount(unit, files.size[rows]), np.bincount(unit)])
-    part = files.partition[rows][first]
-    order = np.lexsort((sizes[0], part))
-    part, sizes = part[order], sizes[:, order]
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    partition = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    partitions = files.partition[rows][first_rows]
+    order = np.lexsort((sizes[0], partitions))
+    partitions, sizes = partitions[order], sizes[:, order]
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    partition = np.cumsum(np.diff(partitions, prepend=-1) != 0) - 1
     before = np.cumsum(sizes, axis=1) - sizes
-    before += new[:, part] - before[:, starts][:, partition]
+    before += new[:, partitions] - before[:, starts][:, partition]
     # Ascending sizes within each partition: if a group is too large, so are all that follow.
     fits = (sizes[0] <= RATIO * before[0]) & (sizes + before <= most[:, None]).all(axis=0)
     misfits = np.cumsum(~fits)
@@ -226,9 +226,9 @@ def _bins(
     rows = rows[np.lexsort((files.modified[rows], files.partition[rows]))]
     if not len(rows):
         return rows.astype(np.int64), rows.astype(np.int64)
-    part, size = files.partition[rows], files.size[rows]
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    partition = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    partitions, size = files.partition[rows], files.size[rows]
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    partition = np.cumsum(np.diff(partitions, prepend=-1) != 0) - 1
     before = np.cumsum(size) - size
     # A bin takes files up to the last one that begins within this width.
     width = max(1, bin_bytes - int(size[size <= bin_bytes].max(initial=0)))

@@ -28,8 +28,8 @@ def files_apart(
     `rows` are the files, and `unit` is the number of the unit of each, whose files are in one
     partition. The statistics of the log are read again for this.
     """
-    known = {column.physical: column for column in columns_of(snapshot).values()}
-    bounded = [known[column.path] for column in columns if column.path in known]
+    columns_by_path = {column.physical: column for column in columns_of(snapshot).values()}
+    bounded = [columns_by_path[column.path] for column in columns if column.path in columns_by_path]
     bounds = read_bounds(snapshot, [column for column in bounded if column.is_bounded])
     apart = np.zeros(len(rows), np.bool_)
     if not np.array_equal(bounds.size, files.size):
@@ -42,9 +42,9 @@ def files_apart(
 
 def _overlap(bounds: ColumnBounds, partition: Numbers, unit: Numbers) -> Mask:
     """A file without bounds overlaps every file of its partition."""
-    known = bounds.known
-    overlap = np.isin(partition, partition[~known])
-    rows = np.flatnonzero(known)
+    has_bounds = bounds.known
+    overlap = np.isin(partition, partition[~has_bounds])
+    rows = np.flatnonzero(has_bounds)
     at = pa.array(rows)
     low, high = order_keys(bounds.least.take(at), bounds.greatest.take(at))
     overlap[rows] |= overlap_elsewhere(low, high, partition[rows], unit[rows])

@@ -83,21 +83,21 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
             remedy="name columns with --by (by)"
             + ("" if partitioned else f", or set some {change}"),
         )
-    wanted = current or named_columns(options.by, protocol, metadata)
-    for column in wanted:
+    clustering = current or named_columns(options.by, protocol, metadata)
+    for column in clustering:
         if column.name.lower() in partitioned:
             raise InvalidRequestError(
                 f"{column.name} is a partition column, of which all rows of a file have the same "
                 "value",
                 remedy=f"remove it {change}" if current else "name other columns",
             )
-    kinds = [to_arrow_type(column.type) for column in wanted]
+    kinds = [to_arrow_type(column.type) for column in clustering]
     ordered = tuple(
         column
-        for column, kind in zip(wanted, kinds, strict=True)
+        for column, kind in zip(clustering, kinds, strict=True)
         if kind is not None and can_be_ranked(kind)
     )
-    others = tuple(column for column in wanted if column not in ordered)
+    others = tuple(column for column in clustering if column not in ordered)
     if not ordered or (others and not current):
         raise RefusedError(
             f"rows cannot be ordered by {_names(others)}: the type has no order for clustering",
@@ -143,7 +143,7 @@ def surveyed(
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     if tags.cube_columns:
         tags = replace(tags, cube=_cube(files, tags.cube_columns, choice.rows) or new_id())
-    engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
+    engine, engine_reason = chosen_engine(options, int(files.size[choice.rows].sum()))
     notes = [*archived_note(int(archived.sum())), *doubled_note(int(files.doubled.sum()))]
     if order.others:
         notes.append(
@@ -158,7 +158,7 @@ def surveyed(
         choice=choice,
         contract=replace(contract, clustering=tags),
         engine=engine,
-        why=why,
+        why=engine_reason,
         workers=options.workers or (default_workers() if engine == "local" else None),
         notes=tuple(notes),
     )
@@ -190,9 +190,9 @@ def _cube(files: LiveColumns, columns: str, chosen: Numbers) -> str | None:
     sizes = np.bincount(codes[stays], files.size[stays], count).astype(np.int64)
     times = np.full(count, -1, np.int64)
     np.maximum.at(times, codes[rows], files.modified[rows])
-    known = np.flatnonzero(times >= 0)
-    names = encoded.dictionary.take(pa.array(known)).to_pylist()
-    return newest_cube(names, sizes[known], times[known])
+    timed = np.flatnonzero(times >= 0)
+    names = encoded.dictionary.take(pa.array(timed)).to_pylist()
+    return newest_cube(names, sizes[timed], times[timed])
 
 
 def _contract(

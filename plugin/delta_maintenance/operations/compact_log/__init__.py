@@ -174,12 +174,12 @@ def conclusion(result: CompactLogResult, outcome: Outcome) -> Conclusion:
     """Names the first window that was not compacted."""
     if not result.failures:
         return Conclusion(outcome=outcome)
-    first = result.failures[0]
+    failure = result.failures[0]
     return Conclusion(
         outcome=outcome,
         problem=f"{count_text(len(result.failures), 'window')} could not be compacted, the first "
-        f"from version {first.first_version} to {first.last_version}: {first.reason}",
-        file=first.path,
+        f"from version {failure.first_version} to {failure.last_version}: {failure.reason}",
+        file=failure.path,
         remedy="see the Result for each of them",
     )
 

@@ -55,18 +55,18 @@ def plan(
     options = (options or CompactLogOptions()).validated()
     require_writable(snapshot, Operation.COMPACT_LOG)
     listing = list_log(snapshot.log.store)
-    first, last = _range(snapshot, listing, options)
-    windows, notes = _windows(listing, options, first, last)
-    chosen, why = _engine(options, windows)
+    first_version, last_version = _range(snapshot, listing, options)
+    windows, notes = _windows(listing, options, first_version, last_version)
+    chosen, engine_reason = _engine(options, windows)
     if windows:
         reason = (
-            f"complete and not compacted yet from version {first} on: "
+            f"complete and not compacted yet from version {first_version} on: "
             f"{count_text(len(windows), 'window')} of up to "
-            f"{count_text(options.commits_per_file, 'commit')}{why}"
+            f"{count_text(options.commits_per_file, 'commit')}{engine_reason}"
         )
     else:
         reason = (
-            f"from version {first} on, fewer than "
+            f"from version {first_version} on, fewer than "
             f"{count_text(options.commits_per_file, 'adjacent commit')} are not compacted"
         )
     return CompactLogPlan(
@@ -143,32 +143,34 @@ def _commits(
     table: Table, plan: CompactLogPlan, snapshot: Snapshot | None
 ) -> Mapping[int, LogEntry]:
     opened = snapshot.log.segment.commits if snapshot is not None else ()
-    known = {entry.file.version: entry for entry in opened if entry.file.version is not None}
+    commits = {entry.file.version: entry for entry in opened if entry.file.version is not None}
     ends = [version for w in plan.windows for version in (w.first_version, w.last_version)]
     # A deleted commit is noticed when it is read, because the commits of a segment are adjacent.
-    return known if known.keys() >= set(ends) else list_log(table.store).commits
+    return commits if commits.keys() >= set(ends) else list_log(table.store).commits
 
 
 def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) -> tuple[int, int]:
-    first, last = options.first_version, options.last_version
-    if first is None:
-        first = snapshot.log.segment.base_version + 1
-    if last is None:
-        last = snapshot.version
-    if last > snapshot.version:
+    first_version, last_version = options.first_version, options.last_version
+    if first_version is None:
+        first_version = snapshot.log.segment.base_version + 1
+    if last_version is None:
+        last_version = snapshot.version
+    if last_version > snapshot.version:
         raise VersionNotFoundError(
-            f"version {last} is not published",
+            f"version {last_version} is not published",
             table=snapshot.table,
             version=snapshot.version,
             remedy=f"compact up to version {snapshot.version}",
         )
-    if first > last + 1:
+    if first_version > last_version + 1:
         raise InvalidRequestError(
-            f"the range from version {first} to version {last} is empty",
+            f"the range from version {first_version} to version {last_version} is empty",
             table=snapshot.table,
             remedy="give a first version that is not after the last one",
         )
-    missing = next((v for v in range(first, last + 1) if v not in listing.commits), None)
+    missing = next(
+        (v for v in range(first_version, last_version + 1) if v not in listing.commits), None
+    )
     if missing is not None:
         raise VersionNotFoundError(
             f"commit {missing} is not in the log",
@@ -177,19 +179,19 @@ def _range(snapshot: Snapshot, listing: LogListing, options: CompactLogOptions) 
                 "request retained commits: a compaction covers existing commits, not deleted ones"
             ),
         )
-    return first, last
+    return first_version, last_version
 
 
 def _windows(
-    listing: LogListing, options: CompactLogOptions, first: int, last: int
+    listing: LogListing, options: CompactLogOptions, first_version: int, last_version: int
 ) -> tuple[tuple[CompactionWindow, ...], tuple[str, ...]]:
     notes: list[str] = []
     windows = []
-    for start, end in _free(listing, first, last, notes):
+    for start, end in _free(listing, first_version, last_version, notes):
         for begin in range(start, end + 1, options.commits_per_file):
             until = min(begin + options.commits_per_file - 1, end)
             complete = until - begin + 1 == options.commits_per_file
-            if complete or (options.partial and until == last and until > begin):
+            if complete or (options.partial and until == last_version and until > begin):
                 size = sum(listing.commits[v].status.size for v in range(begin, until + 1))
                 windows.append(
                     CompactionWindow(first_version=begin, last_version=until, log_bytes=size)
@@ -197,7 +199,7 @@ def _windows(
             else:
                 notes.append(
                     f"commits {begin} to {until} are too few for a window"
-                    + (", so they wait for more" if until == last else "")
+                    + (", so they wait for more" if until == last_version else "")
                 )
     return tuple(windows), tuple(notes)
 
@@ -218,21 +220,21 @@ def _engine(
 
 
 def _free(
-    listing: LogListing, first: int, last: int, notes: list[str]
+    listing: LogListing, first_version: int, last_version: int, notes: list[str]
 ) -> Iterator[tuple[int, int]]:
     """Yields the ranges between existing compactions."""
-    begin = first
+    begin = first_version
     for entry in sorted(listing.compactions, key=lambda e: (e.file.version, e.file.end_version)):
         start, end = entry.file.version, entry.file.end_version
         assert start is not None and end is not None
-        if end < first or start > last:
+        if end < first_version or start > last_version:
             continue
         notes.append(f"{entry.file.name} exists, so its commits are skipped")
         if begin < start:
             yield begin, start - 1
         begin = max(begin, end + 1)
-    if begin <= last:
-        yield begin, last
+    if begin <= last_version:
+        yield begin, last_version
 
 
 def _compact(

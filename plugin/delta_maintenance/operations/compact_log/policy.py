@@ -40,9 +40,9 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         )
     ).validated()
     plan = compact_log.plan(context.snapshot, options, context=RunContext.at(context.now))
-    last = context.last_run("compact-log")
+    last_run = context.last_run("compact-log")
     # Windows without remaining actions, and windows with contradictory commits, are skipped.
-    tried = -1 if last is None else last.version
+    tried = -1 if last_run is None else last_run.version
     windows = [window for window in plan.windows if window.last_version > tried]
     if not windows:
         return not_due("compact-log", plan.reason if plan.is_noop else "nothing new to compact")

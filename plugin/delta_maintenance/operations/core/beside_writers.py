@@ -60,18 +60,18 @@ def delete_uncommitted(table: Table, names: Sequence[str], *, version: int) -> N
     A commit after it might be the failed one, so all files stay then. Files that stay are named in
     a warning.
     """
-    left = names
+    remaining = names
     try:
         if names and table.latest_version(known=version) == version:
-            left = [*table.store.delete_many(names)]
+            remaining = [*table.store.delete_many(names)]
     except DeltaMaintenanceError:
         pass  # The store has failed, as the commit did.
-    if left:
+    if remaining:
         _logger.warning(
             "%s: the commit failed, and a vacuum will delete its new files: %d, such as %s",
             table_text(table.uri),
-            len(left),
-            left[0],
+            len(remaining),
+            remaining[0],
         )
 
 

@@ -63,8 +63,8 @@ def fields_text(title: str, fields: Mapping[str, object]) -> str:
     width = max(map(len, cells), default=0)
     lines = [printable(title)]
     for name, cell in cells.items():
-        first, *others = cell.split("\n")
-        lines.append(f"  {name:<{width}}  {first}")
+        first_line, *others = cell.split("\n")
+        lines.append(f"  {name:<{width}}  {first_line}")
         lines += [f"  {'':<{width}}  {line}" for line in others]
     return "\n".join(lines)
 
@@ -158,13 +158,13 @@ def named_parts(
                 table.add_column(overflow="fold", ratio=min(width, _LONGEST))
         return table
 
-    part, name = new(), cells[0][0]
+    table_part, name = new(), cells[0][0]
     for row in cells:
         if row[0] not in ("", name):
-            yield name, part
-            part, name = new(), row[0]
-        part.add_row("", *row[1:])
-    yield name, part
+            yield name, table_part
+            table_part, name = new(), row[0]
+        table_part.add_row("", *row[1:])
+    yield name, table_part
 
 
 def cell_text(value: object) -> str:

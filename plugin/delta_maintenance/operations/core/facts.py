@@ -80,10 +80,10 @@ def duration_text(length: timedelta) -> str:
         return f"-{duration_text(-length)}"
     minutes, seconds = divmod(length.seconds, 60)
     units = {"day": length.days, "hour": minutes // 60, "minute": minutes % 60, "second": seconds}
-    parts = [count_text(number, unit) for unit, number in units.items() if number]
+    amounts = [count_text(number, unit) for unit, number in units.items() if number]
     if length.microseconds:
-        parts.append(count_text(length.microseconds, "microsecond"))
-    return " ".join(parts) or "0 seconds"
+        amounts.append(count_text(length.microseconds, "microsecond"))
+    return " ".join(amounts) or "0 seconds"
 
 
 def size_text(size: int) -> str:

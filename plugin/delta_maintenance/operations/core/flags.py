@@ -149,9 +149,9 @@ def _unwrapped(hint: Any) -> tuple[list[Any], Any, bool]:
         kind, *metadata = get_args(hint)
         inner, bare, may_be_none = _unwrapped(kind)
         return [*metadata, *inner], bare, may_be_none
-    parts = get_args(hint)
-    if type(None) in parts:
-        (kind,) = (part for part in parts if part is not type(None))
+    arguments = get_args(hint)
+    if type(None) in arguments:
+        (kind,) = (part for part in arguments if part is not type(None))
         metadata, bare, _ = _unwrapped(kind)
         return metadata, bare, True
     return [], hint, False

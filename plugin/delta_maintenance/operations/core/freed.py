@@ -30,8 +30,8 @@ class Freed(Record):
             deleted_state = ask()
         except Exception as error:
             failure = failure_of(error, where="the settings of the store")
-            why = f"the settings of the store cannot be read: {failure}"
-            deleted_state = DeletedBytes(state="unknown", why=why)
+            problem = f"the settings of the store cannot be read: {failure}"
+            deleted_state = DeletedBytes(state="unknown", why=problem)
         return cls(
             deleted_bytes=deleted_bytes,
             state=deleted_state.state,

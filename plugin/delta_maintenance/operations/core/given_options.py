@@ -89,15 +89,15 @@ def check_options(record: AnyOperation, given: Mapping[str, Any]) -> None:
 
 def require_known(record: AnyOperation, names: Mapping[str, Any]) -> None:
     """Raises `InvalidRequestError` for a name that is no option of the operation."""
-    known = [field.name for field in fields(record.options)]
+    option_names = [field.name for field in fields(record.options)]
     for name in names:
-        if name not in known:
-            meant = closest(name, known)
+        if name not in option_names:
+            meant = closest(name, option_names)
             raise InvalidRequestError(
                 f"{record.name} has no option {name!r}",
                 remedy=f"give {meant!r}, if that was meant"
                 if meant is not None
-                else f"give some of {', '.join(known)}",
+                else f"give some of {', '.join(option_names)}",
             )
 
 

@@ -39,8 +39,8 @@ class ProgressText:
         # Parsing a Dag loads this module, and needs no text.
         from delta_maintenance.operations.core.facts import duration_text
 
-        left = elapsed * ((total - done) / (done - before))
-        return f"{line}, about {duration_text(_rounded(left))} left"
+        time_left = elapsed * ((total - done) / (done - before))
+        return f"{line}, about {duration_text(_rounded(time_left))} left"
 
 
 def amount_text(amount: int, unit: Unit) -> str:

@@ -310,16 +310,16 @@ class OperationRecord(Generic[O, P, R]):
         code = import_module(self.code)
         writes = self.access(options, plan_only=False) is Access.READ_WRITE
         context = replace(context, writes=writes)
-        own = getattr(code, "prepare", None)
-        if own is not None:
-            prepared: Prepared[P, R] | None = own(table, options, context)
+        own_prepare = getattr(code, "prepare", None)
+        if own_prepare is not None:
+            prepared: Prepared[P, R] | None = own_prepare(table, options, context)
             return prepared
         subject = table if self.takes == "table" else context.snapshot_of(table)
         plan: P = code.plan(subject, options, context)
         if getattr(plan, "engine", "local") != "spark":
             context = context.without_engine()
-        kept = {"snapshot": subject} if self.reuses_snapshot else {}
-        return Prepared(plan=plan, apply=partial(code.apply, table, plan, context, **kept))
+        reused = {"snapshot": subject} if self.reuses_snapshot else {}
+        return Prepared(plan=plan, apply=partial(code.apply, table, plan, context, **reused))
 
     def is_held_by(self, last_runs: Iterable[LastRun]) -> str | None:
         """Returns why the operation must not run on a corrupt table, as one clause; None if it may.
@@ -329,7 +329,7 @@ class OperationRecord(Generic[O, P, R]):
         if self.runs_on_corrupt or self.effects.only_reads:
             return None
         reported = ((r.operation, r.corruption) for r in last_runs if r.corruption is not None)
-        return next((f"{name} reported corruption: {what}" for name, what in reported), None)
+        return next((f"{name} reported corruption: {problem}" for name, problem in reported), None)
 
     def require_job_possible(self, table: Table, options: O) -> None:
         """Raises if a Spark job with these Options would certainly be refused.

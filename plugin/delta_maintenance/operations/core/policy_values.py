@@ -50,10 +50,10 @@ class PolicyModel(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or cls.__name__
+            problem = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in problem["loc"]) or cls.__name__
             raise InvalidRequestError(
-                f"{field}: {first['msg']}", remedy=f"correct this field of {cls.__name__}"
+                f"{field}: {problem['msg']}", remedy=f"correct this field of {cls.__name__}"
             ) from None
 
 

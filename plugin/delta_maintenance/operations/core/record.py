@@ -92,10 +92,12 @@ class Record:
         except ValidationError as error:
             problems = error.errors(include_url=False)
             # A required field that is misspelt is missing, too.
-            first = next((detail for detail in problems if detail["type"] == _UNKNOWN), problems[0])
-            field = ".".join(str(part) for part in first["loc"]) or cls.__name__
-            problem, remedy = first["msg"], f"correct this field of {cls.__name__}"
-            if first["type"] == _UNKNOWN and len(first["loc"]) == 1:
+            first_problem = next(
+                (detail for detail in problems if detail["type"] == _UNKNOWN), problems[0]
+            )
+            field = ".".join(str(part) for part in first_problem["loc"]) or cls.__name__
+            problem, remedy = first_problem["msg"], f"correct this field of {cls.__name__}"
+            if first_problem["type"] == _UNKNOWN and len(first_problem["loc"]) == 1:
                 problem = f"{cls.__name__} has no such field"
                 remedy = f"the fields are {', '.join(detail.name for detail in fields(cls))}"
             raise InvalidRequestError(f"{field}: {problem}", remedy=remedy) from None
@@ -138,17 +140,17 @@ def _fits(value: Any, hint: Any) -> bool:
     False also if that cannot be decided here: pydantic then converts the value, or rejects it with
     a reason.
     """
-    kind, parts = get_origin(hint) or hint, get_args(hint)
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
-        return _fits(value, parts[0]) and all(
-            _allows(constraint, value) for constraint in parts[1:]
+        return _fits(value, arguments[0]) and all(
+            _allows(constraint, value) for constraint in arguments[1:]
         )
     if kind in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
+        return any(_fits(value, part) for part in arguments)
     if kind is Literal:
-        return type(value) is str and value in parts
-    if kind is tuple and parts[1:] == (...,):
-        return type(value) is tuple and all(_fits(constraint, parts[0]) for constraint in value)
+        return type(value) is str and value in arguments
+    if kind is tuple and arguments[1:] == (...,):
+        return type(value) is tuple and all(_fits(constraint, arguments[0]) for constraint in value)
     if isinstance(kind, type) and issubclass(kind, Record):
         hints = get_type_hints(kind, include_extras=True)
         return type(value) is kind and all(

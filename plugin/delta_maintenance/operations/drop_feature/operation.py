@@ -204,8 +204,8 @@ class _DropFeatureRun:
             self.unused_until = stripping.run()
             self._note("strip-files", *stripping.versions)
         retention = snapshot.properties.deleted_file_retention
-        kept = keep_vector_files(committer, removal, retention=retention)
-        self._note("keep-vector-files", kept)
+        kept_vectors = keep_vector_files(committer, removal, retention=retention)
+        self._note("keep-vector-files", kept_vectors)
 
     def _truncated(self) -> HistoryOutlook:
         """Deletes all history that is old enough, and returns the remaining traces."""

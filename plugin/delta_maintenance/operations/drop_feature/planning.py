@@ -447,8 +447,8 @@ def _step(kind: StepKind, detail: str, *, commits: int = 0, memory_bytes: int = 
 
 def _changes(before: Metadata, after: Metadata) -> str:
     given, taken = property_changes(before, after)
-    parts = [f"sets {key}={value}" for key, value in given.items()]
-    return ", ".join([*parts, *(f"unsets {key}" for key in taken)])
+    changes = [f"sets {key}={value}" for key, value in given.items()]
+    return ", ".join([*changes, *(f"unsets {key}" for key in taken)])
 
 
 def _protocol_text(protocol: Protocol) -> str:

@@ -212,8 +212,8 @@ def _missing(snapshot: Snapshot, deleted_after_ms: int) -> pa.Table:
             relative, absolute = deletion_vector_paths(chunk)
             needed.extend((_encoded(relative), absolute))
     paths = pc.unique(pa.chunked_array(needed, pa.string()))
-    known = pa.chunked_array(named, pa.string())
-    paths = paths.filter(pc.invert(pc.is_in(paths, value_set=known)))
+    present = pa.chunked_array(named, pa.string())
+    paths = paths.filter(pc.invert(pc.is_in(paths, value_set=present)))
     return pa.table({"path": paths, "dataChange": pa.repeat(pa.scalar(False), len(paths))})
 
 

@@ -217,14 +217,14 @@ def outdated(traces: Sequence[HistoryTrace], cut_off: int) -> bool:
 
 
 def _live(snapshot: Snapshot, removal: FeatureRemoval) -> FileTraces:
-    count, first = 0, None
+    count, first_path = 0, None
     fields = {"add": removal.file_fields, "remove": ()}
     for batch in snapshot.log.scan(fields=fields):
         live_traces = batch.adds.filter(_mask(batch.adds, removal.file_fields))
         if live_traces.num_rows:
             count += live_traces.num_rows
-            first = first or live_traces["path"][0].as_py()
-    return FileTraces(count=count, first=first)
+            first_path = first_path or live_traces["path"][0].as_py()
+    return FileTraces(count=count, first=first_path)
 
 
 def _mask(files: pa.Table, fields: Sequence[str]) -> pa.ChunkedArray:
@@ -248,11 +248,11 @@ def _traced_versions(
     store: Store, entries: Sequence[LogEntry], removal: FeatureRemoval, actions: Sequence[str]
 ) -> Iterator[int]:
     keys = ("path", "deletionVector")
-    wanted = {
+    trace_keys = {
         action: (*keys, *removal.file_fields) if action in actions else keys
         for action in ("add", "remove")
     }
-    for batch in LogTail(store, entries).batches(keys=_ANY_KEYS, fields=wanted):
+    for batch in LogTail(store, entries).batches(keys=_ANY_KEYS, fields=trace_keys):
         for action, files in (("add", batch.adds), ("remove", batch.removes)):
             if action in actions:
                 traced_files = files.filter(_mask(files, removal.file_fields))
@@ -296,9 +296,9 @@ def _in_text(
     suspects = []
     for entry, text in LogTail(store, entries).texts():
         actions, beside = parse_other_lines(text)
-        what = None if actions.metadata is None else removal.history_trace(actions.metadata)
-        if what is not None:
-            yield HistoryTrace(file=entry.file, what=f"it holds {what}".removesuffix(","))
+        trace = None if actions.metadata is None else removal.history_trace(actions.metadata)
+        if trace is not None:
+            yield HistoryTrace(file=entry.file, what=f"it holds {trace}".removesuffix(","))
         elif _names(text, beside, removal.file_fields):
             suspects.append(entry)
     suspects.reverse()
@@ -325,11 +325,11 @@ def _in_checkpoint(
     try:
         checkpoint = Checkpoint(store, files, open_sidecars=bool(removal.file_fields))
         metadata = checkpoint.singles.metadata
-        what = None if metadata is None else removal.history_trace(metadata)
+        trace = None if metadata is None else removal.history_trace(metadata)
         if removal.v2_checkpoints and checkpoint.is_v2:
             yield HistoryTrace(file=file, what="it is a V2 checkpoint")
-        elif what is not None:
-            yield HistoryTrace(file=file, what=f"it holds {what}".removesuffix(","))
+        elif trace is not None:
+            yield HistoryTrace(file=file, what=f"it holds {trace}".removesuffix(","))
         elif removal.file_fields:
             fields = {"add": ("path", *removal.file_fields), "remove": ("path",)}
             for batch in checkpoint.file_actions(keys=_ANY_KEYS, fields=fields):
@@ -401,11 +401,11 @@ def standing_barrier(snapshot: Snapshot, removal: FeatureRemoval) -> tuple[int, 
     Each is an empty commit with a checkpoint, or the newest commit. The log shows that neither it
     nor any later version uses the feature. Returns at most `BARRIER` versions.
     """
-    left = relisting(lambda: _empty_commits(snapshot))[-BARRIER:]
-    if not left:
+    barrier = relisting(lambda: _empty_commits(snapshot))[-BARRIER:]
+    if not barrier:
         return ()
-    traces = history_traces(snapshot, removal, first_version=left[0])
-    return tuple(version for version in left if outdated(traces, version))
+    traces = history_traces(snapshot, removal, first_version=barrier[0])
+    return tuple(version for version in barrier if outdated(traces, version))
 
 
 def _empty_commits(snapshot: Snapshot) -> list[int]:

@@ -127,28 +127,30 @@ def conversion(
     `kept` has the paths of files whose footers were already read. Raises the error of a footer that
     cannot be read.
     """
-    wanted = ~covered
+    is_mapped = ~covered
     if extent(snapshot) == "every file":
         kept = kept[:0]
     else:
-        known = np.asarray(pc.is_in(files.path, value_set=kept).to_numpy(), np.bool_)
+        is_kept = np.asarray(pc.is_in(files.path, value_set=kept).to_numpy(), np.bool_)
         reading = FooterReasons(
             store=snapshot.log.store,
             layout=contract.spec.files.layout,
             wanted=[PHYSICAL_NAMES],
             strict=True,
         )
-        looked_at = wanted & ~known
-        wanted = reading(files, looked_at)[PHYSICAL_NAMES]
-        fresh = files.path.filter(pa.array(looked_at & ~wanted))
+        looked_at = is_mapped & ~is_kept
+        is_mapped = reading(files, looked_at)[PHYSICAL_NAMES]
+        fresh = files.path.filter(pa.array(looked_at & ~is_mapped))
         kept = pa.concat_arrays([kept, *fresh.chunks])
     target = contract.spec.target_bytes
     rules = ChoiceRules(
         target_bytes=target, small_bytes=int(target * _SMALL), deleted_share=None, full=True
     )
-    footers: Mapping[str, Mask] = {PHYSICAL_NAMES: wanted}
+    footers: Mapping[str, Mask] = {PHYSICAL_NAMES: is_mapped}
     # Small files that need no rewrite are not merged either.
-    choice = choose(files, rules, taken=~wanted, footers=footers, ratio=known_ratio(files) or 1.0)
+    choice = choose(
+        files, rules, taken=~is_mapped, footers=footers, ratio=known_ratio(files) or 1.0
+    )
     group_bytes = contract.spec.files.group_bytes
     return Conversion(files=files, choice=choice, kept=kept, group_bytes=group_bytes)
 
@@ -214,10 +216,10 @@ class _Unmapping(RewriteCommits):
             self._require_same_columns()
             for pending in bins:
                 self._adjust(pending)
-            kept = [pending for pending in bins if pending.fate is None]
-            if looked_at != self._base.version or len(kept) < len(bins):
-                fresh = self._converted(kept)
-                bins, looked_at = [*kept, *fresh], self._base.version
+            open_bins = [pending for pending in bins if pending.fate is None]
+            if looked_at != self._base.version or len(open_bins) < len(bins):
+                fresh = self._converted(open_bins)
+                bins, looked_at = [*open_bins, *fresh], self._base.version
                 if fresh:
                     # Other writers may have committed during the rewrite.
                     continue
@@ -298,8 +300,8 @@ class _Unmapping(RewriteCommits):
 
 def _covered(files: LiveColumns, bins: Sequence[Pending]) -> Mask:
     paths = [chunk for pending in bins for chunk in pending.adds["path"].chunks]
-    known = pc.is_in(files.path, value_set=pa.chunked_array(paths, pa.string()))
-    return np.asarray(known.to_numpy(), np.bool_)
+    is_covered = pc.is_in(files.path, value_set=pa.chunked_array(paths, pa.string()))
+    return np.asarray(is_covered.to_numpy(), np.bool_)
 
 
 def _logical_names(snapshot: Snapshot) -> Mapping[str, str]:

@@ -116,20 +116,20 @@ class _Needs:
 
     def take(self, paths: pa.StringArray) -> None:
         """Takes absolute paths, as written in the log."""
-        left = paths.filter(pc.invert(_is_below(paths, self._own)))
+        remaining = paths.filter(pc.invert(_is_below(paths, self._own)))
         for roots, found in zip(self._roots, self.found, strict=True):
-            inside = _is_below(left, roots)
+            inside = _is_below(remaining, roots)
             if inside.true_count:
                 # Paths of other folders would protect files by their names alone.
-                found.add(pa.table({"path": left.filter(inside)}))
-                left = left.filter(pc.invert(inside))
-        if not len(left):
+                found.add(pa.table({"path": remaining.filter(inside)}))
+                remaining = remaining.filter(pc.invert(inside))
+        if not len(remaining):
             return
-        self.elsewhere = self.elsewhere or left[0].as_py()
+        self.elsewhere = self.elsewhere or remaining[0].as_py()
         if self._is_clone:
             # The source may have addresses that are not known, so a name protects a file, as in a
             # vacuum.
-            self.found[0].add(pa.table({"path": left}))
+            self.found[0].add(pa.table({"path": remaining}))
 
 
 def _is_below(paths: pa.StringArray, roots: Sequence[str]) -> pa.BooleanArray:

@@ -80,10 +80,10 @@ class Examination:
         self._states = [reading for table in readings.values() for reading in table.versions.states]
         paths = one_array(files.listed["path"])
         self._of_files = FileReadings(readings, own=files.name, paths=paths, root=self._store.root)
-        known = np.zeros(len(paths), np.bool_)
+        is_known = np.zeros(len(paths), np.bool_)
         for name in readings:
-            known |= self._of_files.files_of(name)
-        self._is_unsure = ~known
+            is_known |= self._of_files.files_of(name)
+        self._is_unsure = ~is_known
         """Files of which the log, or that of another table, does not tell all versions."""
         for needed in files.needed:
             self._is_unsure |= needed.covers(paths) & ~self._of_files.files_of(needed.holder)
@@ -143,10 +143,10 @@ class Examination:
         if any(count.rows or count.problem for count in counts):
             return row_count
         if any(self._count(each, opened).rows for each in latest):
-            why = "a deletion vector marks the rows: purge, then vacuum"
-            return replace(row_count, file=replace(file, place="deletion-vector", ends_by=why))
-        why = "only older versions read the rows, as they read the column: purge, then vacuum"
-        return replace(row_count, file=replace(file, ends_by=why))
+            remedy = "a deletion vector marks the rows: purge, then vacuum"
+            return replace(row_count, file=replace(file, place="deletion-vector", ends_by=remedy))
+        remedy = "only older versions read the rows, as they read the column: purge, then vacuum"
+        return replace(row_count, file=replace(file, ends_by=remedy))
 
     def _counted(self, file: PlacedFile, digest: str, opened: BinaryIO) -> Examined:
         """Counts the matching rows in the content of a file, as its versions read them."""
@@ -255,9 +255,9 @@ class Examination:
             return Examined(file=file, rows=0, sha256="", problem=_with_end(version.problem, file))
         try:
             with scratch_writes(target), target.open("wb") as sink:
-                for first in range(0, version.size, _PIECE):
-                    last = min(first + _PIECE, version.size) - 1
-                    sink.write(old.read(version, first, last))
+                for first_row in range(0, version.size, _PIECE):
+                    last_row = min(first_row + _PIECE, version.size) - 1
+                    sink.write(old.read(version, first_row, last_row))
         except StorageError as error:
             return Examined(file=file, rows=0, sha256="", problem=error.problem)
         with target.open("rb") as opened:

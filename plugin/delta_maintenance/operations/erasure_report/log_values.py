@@ -64,10 +64,14 @@ class LogValues:
         # A hold without an end is the last one to end.
         for hold in sorted(files.holds.holds, key=end_of):
             segment = hold.snapshot.log.segment
-            parts = segment.checkpoint.entries if segment.checkpoint is not None else ()
+            checkpoint_parts = segment.checkpoint.entries if segment.checkpoint is not None else ()
             held = (hold.holder, hold.until)
-            last = (segment.base_commit, segment.last_commit)
-            self._held |= {e.path: held for e in (*parts, *segment.commits, *last) if e is not None}
+            last_commits = (segment.base_commit, segment.last_commit)
+            self._held |= {
+                e.path: held
+                for e in (*checkpoint_parts, *segment.commits, *last_commits)
+                if e is not None
+            }
 
     def run(self) -> Iterator[Examined]:
         """Yields the files of the log that have such values, with the number of their actions."""

@@ -94,10 +94,10 @@ class TableFiles:
         self.not_examined: list[str] = []
         self.listed = self._listing()
 
-    def leave_out(self, what: str) -> None:
+    def leave_out(self, reason: str) -> None:
         """Records what cannot be examined."""
         where = "" if self.clone is None else f"{self.name}: "
-        self.not_examined.append(f"{where}{what}")
+        self.not_examined.append(f"{where}{reason}")
 
     @property
     def name(self) -> str:
@@ -161,8 +161,8 @@ class TableFiles:
             return placed("live", live, "the rows must be deleted, then purged, then vacuumed")
         if holder is not None:
             rows = (removed, *(row for _, row in held))
-            known = next((row for row in rows if row is not None), None)
-            return placed("held", self._row(listed, known), f"held by {holder}, then a vacuum")
+            known_row = next((row for row in rows if row is not None), None)
+            return placed("held", self._row(listed, known_row), f"held by {holder}, then a vacuum")
         if not held and removed is not None:
             # A reader that needs all later versions also needs what they removed.
             held = [(hold, removed) for hold in self.holds.holds if hold.last is None]
@@ -185,10 +185,10 @@ class TableFiles:
             return placed(place, row, "a vacuum keeps it, because its age is unknown")
         return placed(place, row, "the next vacuum after this time", ends)
 
-    def _row(self, listed: _Listed, known: pa.Table | None) -> pa.Table:
-        if known is None:
+    def _row(self, listed: _Listed, known_row: pa.Table | None) -> pa.Table:
+        if known_row is None:
             return self.described(listed.path, listed.size)
-        return known.select(FILES.names)
+        return known_row.select(FILES.names)
 
     def _listing(self) -> pa.Table:
         listed = []
@@ -267,9 +267,9 @@ class _Lookup:
     def __init__(self, rows: pa.Table, listed: pa.Table, root: str) -> None:
         self._rows = rows
         locations = [file_locations(chunk, root=root) for chunk in rows["path"].chunks]
-        known = pa.concat_arrays([pa.array([], pa.binary()), *locations])
+        all_locations = pa.concat_arrays([pa.array([], pa.binary()), *locations])
         paths = one_array(listed["path"]).cast(pa.binary())
-        self._at = pc.fill_null(pc.index_in(paths, value_set=known), -1).to_numpy()
+        self._at = pc.fill_null(pc.index_in(paths, value_set=all_locations), -1).to_numpy()
 
     def row(self, number: int) -> pa.Table | None:
         """Returns the row of the listed file with a number."""

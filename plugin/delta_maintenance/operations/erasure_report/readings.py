@@ -252,8 +252,8 @@ def _columns_by_state(
                 if path in names or physical in stored:
                     names.add(path)
                     stored.add(physical)
-        for own, state in zip(columns_by_state, states, strict=True):
-            own[name] = [each for each in state.columns if each.path in names] or [None]
+        for own_columns, state in zip(columns_by_state, states, strict=True):
+            own_columns[name] = [each for each in state.columns if each.path in names] or [None]
         if not stored:
             raise invalid_condition(condition, f"there is no column {'.'.join(name)}")
     return columns_by_state

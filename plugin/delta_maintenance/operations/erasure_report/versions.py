@@ -180,10 +180,12 @@ def _uses(
 ) -> pa.Table:
     """Returns `OpenableVersions.uses`: a file is live from each add up to its next action."""
     parts = [(rows, is_add) for rows, is_add in actions if rows.num_rows]
-    known = pa.concat_tables([FILES.empty_table(), *(with_all(rows, FILES) for rows, _ in parts)])
+    all_files = pa.concat_tables(
+        [FILES.empty_table(), *(with_all(rows, FILES) for rows, _ in parts)]
+    )
     if not parts:
         nothing = integers(np.empty(0, np.int64))
-        return known.append_column("first", nothing).append_column("last", nothing)
+        return all_files.append_column("first", nothing).append_column("last", nothing)
     keys = pa.chunked_array(
         [chunk for rows, _ in parts for chunk in logical_file_keys(rows).chunks]
     )
@@ -194,16 +196,16 @@ def _uses(
     order = np.lexsort((is_add, version, codes))
     codes, version, is_add = codes[order], version[order], is_add[order]
     at = np.searchsorted(ranges[:, 0], version, side="right") - 1
-    last = ranges[at, 1]
-    opens = (at >= 0) & (version <= last)
+    last_versions = ranges[at, 1]
+    opens = (at >= 0) & (version <= last_versions)
     same = codes[1:] == codes[:-1]
-    last[:-1][same] = np.minimum(last[:-1], version[1:] - 1)[same]
-    live = opens & is_add & (last >= version)
+    last_versions[:-1][same] = np.minimum(last_versions[:-1], version[1:] - 1)[same]
+    live = opens & is_add & (last_versions >= version)
     number = [
         np.searchsorted(first_versions, numbers[live], side="right") - 1
-        for numbers in (version, last)
+        for numbers in (version, last_versions)
     ]
-    uses = known.take(integers(order[live]))
+    uses = all_files.take(integers(order[live]))
     return uses.append_column("first", integers(number[0])).append_column(
         "last", integers(number[1])
     )

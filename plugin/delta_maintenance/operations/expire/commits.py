@@ -123,7 +123,7 @@ class ExpireRun:
         Raises `CommitConflictError` if the table changed so that the limit has another meaning.
         """
         snapshot, planned = self._snapshot, None
-        for left in reversed(range(_PASSES)):
+        for passes_left in reversed(range(_PASSES)):
             choice = chosen(snapshot, self._limit, reads_mixed=self._plan.options.mixed != "leave")
             tables = [choice.whole, choice.mixed]
             if planned is None:
@@ -136,10 +136,10 @@ class ExpireRun:
             try:
                 changed: int | None = self._pass(snapshot, tables[0], tables[1])
             except VanishedFileError:
-                if not left:
+                if not passes_left:
                     raise
                 changed = None
-            if left == _PASSES - 1:
+            if passes_left == _PASSES - 1:
                 self.overtaken = changed or 0
             else:
                 self.overtaken = max(0, self.overtaken - (self._done - done))
@@ -152,11 +152,11 @@ class ExpireRun:
     def _done(self) -> int:
         return self.files + self.marked + self.rewritten
 
-    def _pass(self, snapshot: Snapshot, whole: pa.Table, mixed: pa.Table) -> int:
+    def _pass(self, snapshot: Snapshot, whole_adds: pa.Table, mixed: pa.Table) -> int:
         """Returns the number of files that are left because other writers changed them."""
         overtaken = 0
         beside = BesideWriters(snapshot, follow=self._follow)
-        for planned in self._changes(snapshot, whole, mixed):
+        for planned in self._changes(snapshot, whole_adds, mixed):
             try:
                 change, landed = beside.commit(planned, self._commit, untouched=_untouched)
             except CommitUnknownError:
@@ -168,7 +168,7 @@ class ExpireRun:
                 self._count(change, landed)
             overtaken += planned.files - change.files
             if self._context.progress is not None:
-                most = max(self._done, whole.num_rows + mixed.num_rows)
+                most = max(self._done, whole_adds.num_rows + mixed.num_rows)
                 self._context.progress("files", self._done, most)
         return overtaken
 
@@ -176,8 +176,10 @@ class ExpireRun:
         self.version = max(self.version, moved.snapshot.version)
         self._require_same(moved.snapshot)
 
-    def _changes(self, snapshot: Snapshot, whole: pa.Table, mixed: pa.Table) -> Iterator[Change]:
-        for adds in parts(whole, most_files=FILES_PER_COMMIT, most_bytes=1 << 62):
+    def _changes(
+        self, snapshot: Snapshot, whole_adds: pa.Table, mixed: pa.Table
+    ) -> Iterator[Change]:
+        for adds in parts(whole_adds, most_files=FILES_PER_COMMIT, most_bytes=1 << 62):
             yield whole_files(adds)
         for adds in parts(mixed, most_files=FILES_READ_PER_COMMIT, most_bytes=_BYTES_READ):
             yield from self._of_mixed(snapshot, adds)
@@ -241,9 +243,9 @@ class ExpireRun:
             feed = self._feed(self._contract, sources, marked_files, long)
         others = [number for number in range(len(marked_files)) if number not in long]
         for numbers in filter(None, (others, list(feed))):
-            part = adds.take(pa.array(numbers, pa.int64()))
+            some_adds = adds.take(pa.array(numbers, pa.int64()))
             change = self._with_vectors(
-                part, [marked_files[number] for number in numbers], required
+                some_adds, [marked_files[number] for number in numbers], required
             )
             if numbers is others:
                 yield replace(change, new_files=(*change.new_files, *names_of(feed.values())))
@@ -286,12 +288,12 @@ class ExpireRun:
         contract = self._contract_of(snapshot)
         done, feed = self._written(snapshot, contract, sources, marked_files)
         new_files = names_of([*done.values(), *feed.values()])
-        whole = [number for number, marked in enumerate(marked_files) if marked.is_whole]
+        whole_files = [number for number, marked in enumerate(marked_files) if marked.is_whole]
         if has_feed(snapshot):
-            if whole:
-                yield replace(_whole(adds, marked_files, whole), new_files=new_files)
-            whole = []
-        kept = sorted((*whole, *done))
+            if whole_files:
+                yield replace(_whole(adds, marked_files, whole_files), new_files=new_files)
+            whole_files = []
+        kept = sorted((*whole_files, *done))
         if not kept:
             return
         after, of = [], []

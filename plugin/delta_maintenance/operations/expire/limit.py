@@ -89,9 +89,11 @@ def limit_of(snapshot: Snapshot, options: ExpireOptions, instant: datetime) -> L
 
 
 def _column(snapshot: Snapshot, options: ExpireOptions) -> Column:
-    known = columns_of(snapshot).values()
-    matching_columns = [column for column in known if column.name.lower() == options.column.lower()]
-    possible = [column.name for column in known if _problem(column, options) is None]
+    columns = columns_of(snapshot).values()
+    matching_columns = [
+        column for column in columns if column.name.lower() == options.column.lower()
+    ]
+    possible = [column.name for column in columns if _problem(column, options) is None]
     problem = f"the table has no column {options.column} of single values"
     if len(matching_columns) > 1:
         problem = f"several columns of the table are named {options.column}"
@@ -141,10 +143,10 @@ def _wall_time(instant: datetime, name: str | None) -> datetime:
         ) from None
     local = instant.astimezone(zone)
     wall = local.replace(tzinfo=None)
-    first, second = (wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
-    assert first is not None and second is not None
+    first_offset, second = (wall.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
+    assert first_offset is not None and second is not None
     # When clocks are set back, the same local times come once more.
-    return wall - (first - second) if first > second and not local.fold else wall
+    return wall - (first_offset - second) if first_offset > second and not local.fold else wall
 
 
 def _quoted(parts: tuple[str, ...]) -> str:

@@ -124,8 +124,8 @@ def _marked(
 
 
 def _less(batch: pa.RecordBatch, limit: Limit) -> np.ndarray:
-    first, *inner = limit.column.physical
-    values: pa.Array = batch.column(first)
+    top_name, *inner = limit.column.physical
+    values: pa.Array = batch.column(top_name)
     for name in inner:
         # Null if the struct is null.
         values = pc.struct_field(values, name)

@@ -122,7 +122,7 @@ def _result(table: Table, plan: ExpirePlan, run: ExpireRun, problem: str | None)
         problem = skipped[0].problem
     status: Literal["expired", "partly", "nothing-to-do"]
     status = "expired" if run.commits else "nothing-to-do"
-    left = plan.mixed_files + plan.unknown_files if plan.options.mixed == "leave" else 0
+    files_left = plan.mixed_files + plan.unknown_files if plan.options.mixed == "leave" else 0
     return ExpireResult(
         table=table.uri,
         version=run.version,
@@ -133,7 +133,7 @@ def _result(table: Table, plan: ExpirePlan, run: ExpireRun, problem: str | None)
         files_marked=run.marked,
         files_rewritten=run.rewritten,
         rows=run.rows,
-        files_left=left,
+        files_left=files_left,
         files_overtaken=run.overtaken,
         skipped=skipped[:_SHOWN_FILES],
         num_skipped=len(skipped),
@@ -147,13 +147,13 @@ def _reason(surveyed: Survey, predicate: str, *, reads_mixed: bool) -> str:
     if not surveyed.whole.files and not may:
         return f"no file has rows with {predicate}"
     of_live = f"of {count_text(surveyed.live, 'file')}"
-    whole = f"all rows of {surveyed.whole.files:,} {of_live} have {predicate}"
+    whole_text = f"all rows of {surveyed.whole.files:,} {of_live} have {predicate}"
     if not may:
-        return whole
+        return whole_text
     fate = "is read, because it" if may == 1 else "are read, because they"
     if not reads_mixed:
         fate = "is left, which" if may == 1 else "are left, which"
-    return f"{whole}; {count_text(may, 'file')} {fate} may have such rows and others"
+    return f"{whole_text}; {count_text(may, 'file')} {fate} may have such rows and others"
 
 
 def _left(surveyed: Survey, options: ExpireOptions) -> tuple[str, ...]:

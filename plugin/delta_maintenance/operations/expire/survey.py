@@ -92,24 +92,24 @@ def survey(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Survey:
             return _part(batch.adds, limit, doubled, reads_mixed=reads_mixed)
 
         search = DoubledFileSearch(sound)
-        parts = list(in_parallel(part, search.watch(sound.log.scan(fields=_FIELDS))))
+        surveyed_parts = list(in_parallel(part, search.watch(sound.log.scan(fields=_FIELDS))))
         if len(doubled) or not len(doubled := search.keys()):
-            return parts
+            return surveyed_parts
         return read(sound, doubled)
 
-    parts = snapshot.avoiding_damage(read)
-    counts = [each for each, _ in parts]
+    surveyed_parts = snapshot.avoiding_damage(read)
+    counts = [each for each, _ in surveyed_parts]
     rows = [each.rows for each in counts]
-    known = [count for count in rows if count is not None]
+    known_rows = [count for count in rows if count is not None]
     return Survey(
         live=sum(each.live for each in counts),
         whole=sum((each.whole for each in counts), Count()),
-        rows=sum(known) if len(known) == len(rows) else None,
+        rows=sum(known_rows) if len(known_rows) == len(rows) else None,
         mixed=sum((each.mixed for each in counts), Count()),
         unknown=sum((each.unknown for each in counts), Count()),
         doubled=sum(each.doubled for each in counts),
         invalid=sum(each.invalid for each in counts),
-        paths_digest=path_digest([paths for _, paths in parts]),
+        paths_digest=path_digest([paths for _, paths in surveyed_parts]),
     )
 
 
@@ -203,7 +203,7 @@ def _among(adds: pa.Table, keys: pa.Array) -> pa.ChunkedArray:
 
 
 def _complete(snapshot: Snapshot, adds: list[pa.Table]) -> pa.Table:
-    parts = list(adds_for_commits(snapshot, adds))
-    if not parts:
+    complete_adds = list(adds_for_commits(snapshot, adds))
+    if not complete_adds:
         return pa.schema(list(ADD_TYPES.items())).empty_table()
-    return pa.concat_tables(parts, promote_options="permissive")
+    return pa.concat_tables(complete_adds, promote_options="permissive")

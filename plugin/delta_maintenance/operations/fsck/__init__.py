@@ -282,13 +282,13 @@ def conclusion(document: FsckPlan | FsckResult, outcome: Outcome) -> Conclusion:
         return Conclusion(outcome=outcome)
     counts = ", ".join(f"{c.count} {c.kind}" for c in document.counts if c.severity == "corrupt")
     # Findings are ordered by severity. Documents of other writers may have only their numbers.
-    first = next(iter(document.findings), None)
+    first_finding = next(iter(document.findings), None)
     others = "; the other findings have theirs" if document.num_corrupt > 1 else ""
     return Conclusion(
         outcome=outcome,
         problem=f"{count_text(document.num_corrupt, 'finding')} of corruption: {counts}",
-        file=None if first is None else first.path,
-        remedy=None if first is None else f"{first.remedy}{others}",
+        file=None if first_finding is None else first_finding.path,
+        remedy=None if first_finding is None else f"{first_finding.remedy}{others}",
     )
 
 

@@ -68,8 +68,10 @@ def commit_missing_removes(
 
     beside = BesideWriters(snapshot, follow=lambda _: None)
     removes = _missing_removes(examination, rows)
-    parts = [removes.filter(pc.equal(removes["dataChange"], flag)) for flag in (False, True)]
-    commits = [beside.commit(part, commit, untouched=TouchedFiles.left_out_of)[1] for part in parts]
+    batches = [removes.filter(pc.equal(removes["dataChange"], flag)) for flag in (False, True)]
+    commits = [
+        beside.commit(part, commit, untouched=TouchedFiles.left_out_of)[1] for part in batches
+    ]
     return [landed for landed in commits if landed is not None]
 
 

@@ -239,13 +239,13 @@ class _Attempt:
         listing = inventory.listing
         archived = self._set_aside_archived(inventory)
         managed, store = store, self.table.store
-        last = latest_version(listing)
-        snapshot = self._open(last)
-        if last is None:
-            last = max(listing.commits, default=-1)
-        history = read_history(store, listing, last, findings, progress=self.progress)
-        check_stated_version(managed, last, findings)
-        check_gaps(managed, listing, last, history, findings)
+        last_version = latest_version(listing)
+        snapshot = self._open(last_version)
+        if last_version is None:
+            last_version = max(listing.commits, default=-1)
+        history = read_history(store, listing, last_version, findings, progress=self.progress)
+        check_stated_version(managed, last_version, findings)
+        check_gaps(managed, listing, last_version, history, findings)
         check_names(inventory, findings, now=self.now)
         check_hadoop_checksums(store, inventory, findings)
         check_hint(store, inventory, findings)
@@ -256,7 +256,7 @@ class _Attempt:
             store, inventory, history, findings, now=self.now, progress=self.progress
         )
         check_compactions(store, listing, findings)
-        check_checksums(store, inventory, last, history, findings)
+        check_checksums(store, inventory, last_version, history, findings)
         presence = None
         if snapshot is not None:
             check_state(snapshot, findings)
@@ -265,7 +265,7 @@ class _Attempt:
                 if presence is not None:
                     check_manifests(snapshot, findings)
         return Examination(
-            version=last,
+            version=last_version,
             findings=findings,
             inventory=inventory,
             bad_checkpoints=bad,

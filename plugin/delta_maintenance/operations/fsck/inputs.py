@@ -103,13 +103,13 @@ class LogHistory:
         """Yields the state without files at some versions, ascending. Each state is valid until the
         next.
         """
-        wanted = sorted({v for v in versions if self.first <= v <= self.last})
+        wanted_versions = sorted({v for v in versions if self.first <= v <= self.last})
         state = StateReplay()
         if self.base is not None:
             _apply(state, self.base.singles)
         commits = iter(self.commits)
         upcoming = next(commits, None)
-        for version in wanted:
+        for version in wanted_versions:
             while upcoming is not None and upcoming.version <= version:
                 _apply(state, upcoming.actions)
                 upcoming = next(commits, None)
@@ -158,10 +158,10 @@ def read_live_files(snapshot: Snapshot) -> LiveFiles:
 
 def read_live_rows(snapshot: Snapshot, paths: tuple[str, ...]) -> pa.Table:
     """Returns the live files of these paths with all fields of their adds."""
-    wanted = pa.array(paths, pa.string())
+    path_array = pa.array(paths, pa.string())
     parts = snapshot.avoiding_damage(
         lambda sound: [
-            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=wanted))
+            batch.adds.filter(pc.is_in(batch.adds["path"], value_set=path_array))
             for batch in sound.log.scan()
         ]
     )
@@ -184,24 +184,24 @@ def read_history(
     tail: list[FileActions] = []
     entries = [entry for version, entry in sorted(listing.commits.items()) if version <= last]
     # Versions before the newest gap are not used; the width of gaps does not matter.
-    first = start_of_run(listing.commits, last)
+    first_version = start_of_run(listing.commits, last)
     for piece in _pieces(store, entries, findings):
-        first = max([first, *(version + 1 for version in piece.damaged)])
+        first_version = max([first_version, *(version + 1 for version in piece.damaged)])
         facts.extend(piece.facts)
         tail.extend(piece.files)
         if progress is not None:
             progress("commits", len(facts), len(entries))
-    base, actions = _base(store, listing, first)
-    if base is None and (first > 0 or last < 0):
+    base, actions = _base(store, listing, first_version)
+    if base is None and (first_version > 0 or last < 0):
         return None
     after = -1 if base is None else base.files.version
-    kept = [part for part in (_later_than(part, after) for part in tail) if part is not None]
+    later_parts = [part for part in (_later_than(part, after) for part in tail) if part is not None]
     start = max(after, 0)
     return LogHistory(
         base=base,
         first=start,
         last=last,
-        files=FileHistory(actions, kept, first=start, last=last),
+        files=FileHistory(actions, later_parts, first=start, last=last),
         commits=tuple(
             sorted((f for f in facts if f.version > after), key=lambda fact: fact.version)
         ),
@@ -305,13 +305,13 @@ def _damaged(entry: LogEntry, error: CorruptTableError | RefusedError, findings:
 
 
 def _base(
-    store: Store, listing: LogListing, first: int
+    store: Store, listing: LogListing, first_version: int
 ) -> tuple[Checkpoint | None, FileActions | None]:
     """Returns the oldest sound checkpoint after which no commit is missing."""
-    if first == 0:
+    if first_version == 0:
         return None, None
     for files in listing.checkpoints:
-        if files.version >= first - 1:
+        if files.version >= first_version - 1:
             try:
                 return _opened(store, files)
             except UnusableCheckpointError:
@@ -391,8 +391,8 @@ class _Collected:
                 [name for name in _LIVE_COLUMNS if name in adds.column_names]
             ).append_column("num_records", counts)
         )
-        known = [name for name in _TOMBSTONE_COLUMNS if name in tombstones.column_names]
-        self.tombstones.append(tombstones.select(known))
+        present_columns = [name for name in _TOMBSTONE_COLUMNS if name in tombstones.column_names]
+        self.tombstones.append(tombstones.select(present_columns))
         self.removed.add(adds.slice(0, 0), tombstones)
         self.partitions.append(partition_texts(adds, names))
         statistics = file_statistics(adds, required) if required else adds

@@ -155,12 +155,12 @@ def apply(
             survey, table, options, now=started, engine=context.engine, progress=context.progress
         )
         surveyed = surveyed or examine()
-        wanted = {_key(repair) for repair in plan.repairs}
+        repair_keys = {_key(repair) for repair in plan.repairs}
         repairing = Repairing(
             table=table, found=surveyed.found, options=options, now=started, new_id=context.new_id
         )
         outcomes = tuple(
-            repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in wanted
+            repairing.run(repair) for repair in surveyed.plan.repairs if _key(repair) in repair_keys
         )
         after = examine().plan
         done = [outcome for outcome in outcomes if outcome.status == "done"]

@@ -34,8 +34,10 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule("fsck", FsckRule)
     if rule is None:
         return None
-    last = context.last_run("fsck")
-    reason, due_at = since("fsck", last.at if last is not None else None, rule.every, context.now)
+    last_run = context.last_run("fsck")
+    reason, due_at = since(
+        "fsck", last_run.at if last_run is not None else None, rule.every, context.now
+    )
     corrupt = [run.operation for run in context.last_runs.values() if run.corruption is not None]
     if corrupt:
         reason = f"{corrupt[0]} reported corruption"

@@ -74,10 +74,10 @@ def files_with_statistics(
     """
     keys = pa.concat_arrays([pa.array([], pa.string()), *logical_file_keys(present).chunks])
     writers = _writers(history, keys)
-    left = np.ones(present.num_rows, np.bool_)
+    is_left = np.ones(present.num_rows, np.bool_)
 
     def part(rows: np.ndarray, texts: pa.Array | pa.ChunkedArray) -> pa.Table:
-        left[rows] = False
+        is_left[rows] = False
         at = integers(rows)
         files = present.take(at).append_column("stats", texts)
         return files.append_column("writer", writers.take(at))
@@ -85,11 +85,11 @@ def files_with_statistics(
     def parts() -> Iterator[pa.Table]:
         for batch in snapshot.log.scan(fields=_SCANNED):
             at = pc.index_in(logical_file_keys(batch.adds), value_set=keys)
-            known = pc.is_valid(at)
-            adds = batch.adds.filter(known)
+            is_listed = pc.is_valid(at)
+            adds = batch.adds.filter(is_listed)
             if adds.num_rows:
-                yield part(at.filter(known).to_numpy(), _texts(adds, required))
-        rest = np.flatnonzero(left)
+                yield part(at.filter(is_listed).to_numpy(), _texts(adds, required))
+        rest = np.flatnonzero(is_left)
         if len(rest):
             yield part(rest, pa.nulls(len(rest), pa.string()))
 

@@ -86,14 +86,14 @@ def read_clone(
         with closing(table.store):
             snapshot = table.snapshot()
             take_foreign_paths(snapshot, now=now, take=_adding_to(protected))
-            last = snapshot.log.segment.last_commit
+            last_commit = snapshot.log.segment.last_commit
     except DeltaMaintenanceError as error:
         raise unreadable(address, error) from error
     return (
         Clone(
             address=address,
             storage_options=storage_options,
-            last_commit=None if last is None else last.status,
+            last_commit=None if last_commit is None else last_commit.status,
             version=snapshot.version,
         ),
         protected,
@@ -124,8 +124,8 @@ class CloneWatch:
 
 def _taken(table: Table, clone: Clone, protected: ProtectedPaths) -> Clone:
     listing = list_log(table.store, first_version=clone.version)
-    known = listing.commits.get(clone.version)
-    if clone.last_commit is not None and (known is None or known.status != clone.last_commit):
+    commit = listing.commits.get(clone.version)
+    if clone.last_commit is not None and (commit is None or commit.status != clone.last_commit):
         raise RefusedError("its log was replaced after the plan was made", remedy="plan again")
     new = [listing.commits[v] for v in sorted(listing.commits) if v > clone.version]
     take_committed(table, new, take=_adding_to(protected))

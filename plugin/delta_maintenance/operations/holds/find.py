@@ -41,7 +41,7 @@ def find_holds(
     a reader fails. Nothing may be deleted then.
     """
     stored = read_kept_versions(snapshot.log.store)
-    kept = [*iceberg_hold(snapshot)]
+    holds = [*iceberg_hold(snapshot)]
     notes: list[str] = []
     for kept_version in _united(snapshot, (*stored, *holders.keep)):
         if kept_version.until is not None and kept_version.until <= now:
@@ -49,18 +49,20 @@ def find_holds(
                 f"kept version {kept_version.name} ended at {kept_version.until:%Y-%m-%dT%H:%M:%SZ}"
             )
         else:
-            kept.append(_kept(snapshot, kept_version))
+            holds.append(_kept(snapshot, kept_version))
     for reader in _distinct(holders.readers):
         reader_hold = reader_holds(snapshot, reader, now=now, storage_options=storage_options)
-        kept += [reader_hold.hold] if reader_hold.hold is not None else []
+        holds += [reader_hold.hold] if reader_hold.hold is not None else []
         notes += reader_hold.notes
-    held = {(kept_version.first, kept_version.last) for kept_version in kept}
-    kept += [
+    held = {(hold.first, hold.last) for hold in holds}
+    holds += [
         _as_planned(snapshot, kept_version)
         for kept_version in holders.planned
         if (kept_version.first, kept_version.last) not in held
     ]
-    return Holds(tuple(kept), tuple(notes), frozenset(kept_version.name for kept_version in stored))
+    return Holds(
+        tuple(holds), tuple(notes), frozenset(kept_version.name for kept_version in stored)
+    )
 
 
 def version_hold(snapshot: Snapshot, version: int, *, holder: str) -> Hold:

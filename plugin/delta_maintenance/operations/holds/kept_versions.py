@@ -47,14 +47,14 @@ def read_around_damage(store: Store, name: str) -> tuple[dict[str, KeptVersion],
     stored, problems = {}, []
     for other in sorted(stored_names(store)):
         try:
-            kept = _read(store, other)
+            kept_version = _read(store, other)
         except RefusedError as error:
             if other == name:
                 raise
             problems.append(str(error))
             continue
-        if kept is not None:
-            stored[other] = kept
+        if kept_version is not None:
+            stored[other] = kept_version
     return stored, tuple(problems)
 
 
@@ -64,11 +64,11 @@ def read_kept_version(store: Store, name: str) -> KeptVersion | None:
 
 
 def write_kept_version(
-    store: Store, kept: KeptVersion, *, made_at: datetime, replace: bool = False
+    store: Store, kept_version: KeptVersion, *, made_at: datetime, replace: bool = False
 ) -> Put:
     """Adds a kept version, unless its name exists already and is not to be replaced."""
-    path = _path(checked_name(kept.name))
-    data = json.dumps({**kept.to_json(), "made_at": made_at.isoformat()}).encode()
+    path = _path(checked_name(kept_version.name))
+    data = json.dumps({**kept_version.to_json(), "made_at": made_at.isoformat()}).encode()
     if replace:
         store.put(path, data)
         return Put.DONE
@@ -80,9 +80,9 @@ def release_kept_version(store: Store, name: str) -> None:
     store.delete(_path(checked_name(name)))
 
 
-def require_no_new_keep(store: Store, known: frozenset[str]) -> None:
+def require_no_new_keep(store: Store, known_names: frozenset[str]) -> None:
     """Raises `RefusedError` if a version is kept now whose name is not known."""
-    new = stored_names(store) - known
+    new = stored_names(store) - known_names
     if new:
         raise RefusedError(
             f"a version is now kept as {min(new)}",
@@ -106,8 +106,8 @@ def _read(store: Store, name: str) -> KeptVersion | None:
         if not isinstance(document, dict) or document.pop("name", None) != name:
             raise ValueError
         document.pop("made_at", None)
-        kept = KeptVersion.from_json({"name": name, **document})
-        if kept.version is None:
+        kept_version = KeptVersion.from_json({"name": name, **document})
+        if kept_version.version is None:
             raise ValueError
     except (ValueError, RecursionError, DeltaMaintenanceError):
         raise RefusedError(
@@ -116,4 +116,4 @@ def _read(store: Store, name: str) -> KeptVersion | None:
             file=path,
             remedy="keep the version again under another name, then delete the file",
         ) from None
-    return kept
+    return kept_version

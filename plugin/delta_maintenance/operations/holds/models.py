@@ -37,11 +37,11 @@ class KeptVersion(Record):
 
     def __str__(self) -> str:
         """One line: name, version, end and purpose."""
-        parts = [self.name]
+        clauses = [self.name]
         if self.version is not None:
             until = f"{self.until:%Y-%m-%dT%H:%M:%SZ}" if self.until is not None else "released"
-            parts += [f"version {self.version}", f"until {until}"]
-        return ", ".join([*parts, *([self.why] if self.why else ())])
+            clauses += [f"version {self.version}", f"until {until}"]
+        return ", ".join([*clauses, *([self.why] if self.why else ())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +180,14 @@ class HeldBack(Record):
         )
 
     @classmethod
-    def of_version(cls, kept: KeptVersion) -> HeldBack:
+    def of_version(cls, kept_version: KeptVersion) -> HeldBack:
         """Returns a kept version of which nobody has counted the files."""
         return cls(
-            holder=f"kept version {kept.name}",
-            first_version=kept.version,
-            last_version=kept.version,
-            until=kept.until,
-            why=kept.why,
+            holder=f"kept version {kept_version.name}",
+            first_version=kept_version.version,
+            last_version=kept_version.version,
+            until=kept_version.until,
+            why=kept_version.why,
             files=0,
             bytes=0,
         )
@@ -207,17 +207,17 @@ class HeldBack(Record):
 
     def __str__(self) -> str:
         """One line, such as `kept version audit: 3 files (1.2 MB), version 7, until 2027-01-01`."""
-        parts = []
+        clauses = []
         if self.files:
-            parts.append(f"{count_text(self.files, 'file')} ({size_text(self.bytes)})")
+            clauses.append(f"{count_text(self.files, 'file')} ({size_text(self.bytes)})")
         if self.first_version is not None:
             one = self.last_version == self.first_version
-            parts.append(f"version {self.first_version}{'' if one else ' and all later ones'}")
+            clauses.append(f"version {self.first_version}{'' if one else ' and all later ones'}")
         if self.until is not None:
-            parts.append(f"until {self.until:%Y-%m-%dT%H:%M:%SZ}")
+            clauses.append(f"until {self.until:%Y-%m-%dT%H:%M:%SZ}")
         if self.why:
-            parts.append(self.why)
-        return f"{self.holder}: {', '.join(parts)}" if parts else self.holder
+            clauses.append(self.why)
+        return f"{self.holder}: {', '.join(clauses)}" if clauses else self.holder
 
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")

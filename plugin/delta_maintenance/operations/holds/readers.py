@@ -59,20 +59,20 @@ def reader_holds(
         since = now - reader.max_lag
     except OverflowError:
         since = datetime.min.replace(tzinfo=now.tzinfo)
-    why = f"may lag behind by {duration_text(reader.max_lag)}"
+    state_text = f"may lag behind by {duration_text(reader.max_lag)}"
     if snapshot.timestamp is not None and since >= snapshot.timestamp:
-        return ReaderHolds(_held(snapshot, holder, snapshot.version, why)[0])
+        return ReaderHolds(_held(snapshot, holder, snapshot.version, state_text)[0])
     try:
         wanted = Table(snapshot.log.store).snapshot(timestamp=since).version
     except VersionNotFoundError:
-        hold, _ = _held(snapshot, holder, None, why)
+        hold, _ = _held(snapshot, holder, None, state_text)
         lag = duration_text(reader.max_lag)
         return ReaderHolds(
             hold, (f"{holder}: the log begins at version {hold.first}, less than {lag} ago",)
         )
     except CorruptTableError as error:
         raise _unusable(snapshot, holder, error) from error
-    return ReaderHolds(_held(snapshot, holder, wanted, why)[0])
+    return ReaderHolds(_held(snapshot, holder, wanted, state_text)[0])
 
 
 def _recorded(
@@ -113,16 +113,16 @@ def _recorded(
     needs, doubt = position.needs, position.doubt
     if _is_ahead(snapshot, position):
         needs, doubt = None, "the table does not have that version"
-    why = f"{position.text}, last progress {_text(clock.instant(position.changed_ms))}"
+    state_text = f"{position.text}, last progress {_text(clock.instant(position.changed_ms))}"
     if doubt is not None:
-        why += f"; {doubt}"
+        state_text += f"; {doubt}"
         notes.append(
             f"{holder} {position.text}, and {doubt}: all versions are kept; correct its files, or "
             "remove the reader"
         )
     elif needs is None:
-        why += "; the version with which it began is not recorded"
-    hold, complete = _held(snapshot, holder, needs, why)
+        state_text += "; the version with which it began is not recorded"
+    hold, complete = _held(snapshot, holder, needs, state_text)
     if not complete and needs is not None:
         notes.append(
             f"{holder} {position.text}, and the log begins at version {hold.first}: it cannot "
@@ -135,10 +135,10 @@ def _is_ahead(snapshot: Snapshot, position: Position) -> bool:
     """Returns whether a reader has read a version that the table does not have, as after the table
     was restored. Writers may have committed since the snapshot was opened.
     """
-    known = snapshot.version
-    if position.newest <= known:
+    newest = snapshot.version
+    if position.newest <= newest:
         return False
-    return position.newest > Table(snapshot.log.store).latest_version(known=known)
+    return position.newest > Table(snapshot.log.store).latest_version(known=newest)
 
 
 def _state_of(
@@ -185,19 +185,19 @@ def _held(snapshot: Snapshot, holder: str, wanted: int | None, why: str) -> tupl
     that version, or at least each commit after it, is left.
     """
     store = snapshot.log.store
-    first = min(wanted, snapshot.version) if wanted is not None else 0
+    first_version = min(wanted, snapshot.version) if wanted is not None else 0
     opened, complete = snapshot, True
     try:
-        if first < snapshot.version:
-            opened = Table(store).snapshot(version=first)
+        if first_version < snapshot.version:
+            opened = Table(store).snapshot(version=first_version)
     except VersionNotFoundError:
         listing = list_log(store)
-        opened = _oldest_after(snapshot, first)
-        complete = all(v in listing.commits for v in range(first + 1, opened.version + 1))
-        first = first if complete else opened.version
+        opened = _oldest_after(snapshot, first_version)
+        complete = all(v in listing.commits for v in range(first_version + 1, opened.version + 1))
+        first_version = first_version if complete else opened.version
     except CorruptTableError as error:
         raise _unusable(snapshot, holder, error) from error
-    return Hold(holder=holder, first=first, last=None, why=why, snapshot=opened), complete
+    return Hold(holder=holder, first=first_version, last=None, why=why, snapshot=opened), complete
 
 
 def _oldest_after(snapshot: Snapshot, version: int) -> Snapshot:

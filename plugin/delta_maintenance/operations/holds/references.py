@@ -83,10 +83,10 @@ def references_of(
             return _with_newer(table, listing, known, now=now, folders=folders)
     snapshot = table.snapshot()
     take_foreign_paths(snapshot, now=now, take=folders.take)
-    last = snapshot.log.segment.last_commit
+    last_commit = snapshot.log.segment.last_commit
     return References(
         version=snapshot.version,
-        commit=mark_of(None if last is None else last.status),
+        commit=mark_of(None if last_commit is None else last_commit.status),
         folders=folders.sorted(),
         read_at=now,
         seen_at=now,
@@ -120,11 +120,11 @@ def _with_newer(
     new = [listing.commits[v] for v in sorted(listing.commits) if v > known.version]
     folders.include(known.folders)
     take_committed(table, new, take=folders.take)
-    last = new[-1].status if new else None
+    last_status = new[-1].status if new else None
     return replace(
         known,
         version=max(listing.commits),
-        commit=known.commit if last is None else mark_of(last),
+        commit=known.commit if last_status is None else mark_of(last_status),
         folders=folders.sorted(),
         seen_at=now,
         problem=None,

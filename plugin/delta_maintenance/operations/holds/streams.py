@@ -177,8 +177,8 @@ def _read(store: Store, table_id: str) -> StreamState:
         if any(_is_of(needed.get(source), table_id) for needed in (ends, starts))
     ]
     if not mine:
-        known = {**starts, **ends}
-        idle = None in known.values()
+        offsets_by_source = {**starts, **ends}
+        idle = None in offsets_by_source.values()
         return StreamState(position=None, is_of_others=not idle)
     done = ends if newest in commits else starts
     unread = min((_next_of(source, done, ends, table_id) for source in mine), key=_version)

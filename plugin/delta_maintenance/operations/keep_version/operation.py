@@ -54,34 +54,36 @@ def plan(
     require_writable(snapshot, Operation.CLEAN_LOG)
     # A version can be kept under another name before a damaged file is deleted.
     stored, problems = read_around_damage(snapshot.log.store, options.name)
-    known = stored.get(options.name)
+    stored_version = stored.get(options.name)
     if options.release:
         if options.keep is not None or options.at is not None or options.until is not None:
             raise InvalidRequestError(
                 "a name is released without a version and a time", remedy="remove them"
             )
-        action: Action = "release" if known is not None else "none"
-        kept, only_here = known or KeptVersion(name=options.name), 0
+        action: Action = "release" if stored_version is not None else "none"
+        kept, only_here = stored_version or KeptVersion(name=options.name), 0
         notes: tuple[str, ...] = ()
         reason = (
             f"version {kept.version} was kept as {options.name}"
-            if known is not None
+            if stored_version is not None
             else f"no version is kept as {options.name}"
         )
     else:
-        opened = _opened(snapshot, options, known, context.started)
+        opened = _opened(snapshot, options, stored_version, context.started)
         kept = KeptVersion(
             name=options.name, version=opened.version, until=options.until, why=options.why
         )
         only_here = _files_only_here(snapshot, opened)
-        if known is not None and known.version != kept.version:
+        if stored_version is not None and stored_version.version != kept.version:
             raise RefusedError(
-                f"version {known.version} is kept as {options.name}",
+                f"version {stored_version.version} is kept as {options.name}",
                 table=snapshot.table,
                 version=kept.version,
                 remedy="choose another name, or release it first",
             )
-        action = "none" if known == kept else "keep" if known is None else "change"
+        action = (
+            "none" if stored_version == kept else "keep" if stored_version is None else "change"
+        )
         reason = (
             f"version {kept.version} is kept as {options.name} already"
             if action == "none"
@@ -111,29 +113,29 @@ def apply(
     version were deleted meanwhile; the name is then removed again.
     """
     context = context or RunContext()
-    store, kept = table.store, plan.kept
+    store, kept_version = table.store, plan.kept
     if plan.action == "none":
         return _result(plan, "nothing-to-do", plan.reason)
     if plan.action == "release":
-        release_kept_version(store, kept.name)
+        release_kept_version(store, kept_version.name)
         return _result(plan, "released")
     replaces = plan.action == "change"
-    put = write_kept_version(store, kept, made_at=context.now(), replace=replaces)
+    put = write_kept_version(store, kept_version, made_at=context.now(), replace=replaces)
     if put is Put.EXISTS:
         # A lost attempt of the same task may have written the name.
-        if read_kept_version(store, kept.name) == kept:
+        if read_kept_version(store, kept_version.name) == kept_version:
             return _result(plan, "nothing-to-do")
         raise RefusedError(
-            f"another process has just kept a version as {kept.name}",
+            f"another process has just kept a version as {kept_version.name}",
             table=table.uri,
-            version=kept.version,
+            version=kept_version.version,
             remedy="run again to see it, or choose another name",
         )
     if not replaces:
         try:
-            _files_only_here(table.snapshot(), table.snapshot(version=kept.version))
+            _files_only_here(table.snapshot(), table.snapshot(version=kept_version.version))
         except (CorruptTableError, InvalidRequestError, RefusedError):
-            release_kept_version(store, kept.name)
+            release_kept_version(store, kept_version.name)
             raise
     return _result(plan, "kept")
 
@@ -149,7 +151,10 @@ def _result(plan: KeepVersionPlan, status: Status, *notes: str) -> KeepVersionRe
 
 
 def _opened(
-    snapshot: Snapshot, options: KeepVersionOptions, known: KeptVersion | None, now: datetime
+    snapshot: Snapshot,
+    options: KeepVersionOptions,
+    stored_version: KeptVersion | None,
+    now: datetime,
 ) -> Snapshot:
     """Opens the version to keep."""
     if options.until is not None and options.until <= now:
@@ -157,20 +162,20 @@ def _opened(
             f"{options.until:%Y-%m-%dT%H:%M:%S%z} is in the past", remedy="give a later end"
         )
     version = options.keep
-    if version is None and options.at is None and known is not None:
+    if version is None and options.at is None and stored_version is not None:
         # Without a version, the end or the purpose of a kept version is changed.
-        version = known.version
+        version = stored_version.version
     if version is None and options.at is None:
         return snapshot
     return Table(snapshot.log.store).snapshot(version=version, timestamp=options.at)
 
 
-def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
+def _files_only_here(latest: Snapshot, kept_snapshot: Snapshot) -> int:
     """Returns the number of data files of a version that the latest version does not need.
 
     Raises `RefusedError` if one of them does not exist.
     """
-    if latest.version == kept.version:
+    if latest.version == kept_snapshot.version:
         return 0
     store = latest.log.store
 
@@ -180,7 +185,7 @@ def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
             references.live += FileReferences.live_paths(batch.adds)
         return references
 
-    now, then = latest.avoiding_damage(live), kept.avoiding_damage(live)
+    now, then = latest.avoiding_damage(live), kept_snapshot.avoiding_damage(live)
     needed = [
         pa.table({"path": file_locations(paths, root=store.root).cast(pa.string())})
         for paths in now.live
@@ -191,21 +196,25 @@ def _files_only_here(latest: Snapshot, kept: Snapshot) -> int:
         raise RefusedError(
             f"data files of the version have been deleted: {error.problem}",
             table=latest.table,
-            version=kept.version,
+            version=kept_snapshot.version,
             file=error.file,
             remedy="keep a newer version",
         ) from error
     return len(then.unlisted([chunk for each in needed for chunk in each["path"].chunks]))
 
 
-def _notes(snapshot: Snapshot, kept: Snapshot, until: datetime | None) -> tuple[str, ...]:
+def _notes(snapshot: Snapshot, kept_snapshot: Snapshot, until: datetime | None) -> tuple[str, ...]:
     """Says what other writers may delete, which do not know the names, and which readers refuse the
     version.
     """
     properties = snapshot.properties
     notes = []
     retention = duration_text(properties.deleted_file_retention)
-    ends = None if kept.timestamp is None else kept.timestamp + properties.deleted_file_retention
+    ends = (
+        None
+        if kept_snapshot.timestamp is None
+        else kept_snapshot.timestamp + properties.deleted_file_retention
+    )
     if ends is None or until is None or until > ends:
         since = "" if ends is None else f"this one from {ends:%Y-%m-%dT%H:%M:%SZ} on, "
         notes.append(

@@ -48,8 +48,8 @@ class Measured:
         """Measures one column."""
         files, bounds = self.files, self.files.columns[column.path]
         values = self.sample(column.path)
-        known = bounds.known
-        rows = np.flatnonzero(known)
+        has_bounds = bounds.known
+        rows = np.flatnonzero(has_bounds)
         at = pa.array(rows)
         low, high, drawn = order_keys(bounds.least.take(at), bounds.greatest.take(at), values)
         self._clustering.know(column.path, low, high)
@@ -65,8 +65,8 @@ class Measured:
             unskippable=files.size[bounds.unknown],
             count=files.count,
         )
-        own = [column.path]
-        after = self._probed(self.clustered(own, columns=own), column.path)
+        own_paths = [column.path]
+        after = self._probed(self.clustered(own_paths, columns=own_paths), column.path)
         return ColumnLayout(
             name=column.name,
             type=str(column.kind),

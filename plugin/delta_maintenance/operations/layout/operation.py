@@ -79,8 +79,8 @@ def prepare(
 
 def clustered_by(snapshot: Snapshot) -> tuple[str, ...]:
     """Returns the logical names of the clustering columns; empty if not all can be measured."""
-    known = columns_of(snapshot)
-    return tuple(known[path].name for path in _clustering(snapshot, known)[0])
+    columns = columns_of(snapshot)
+    return tuple(columns[path].name for path in _clustering(snapshot, columns)[0])
 
 
 def depth_by(snapshot: Snapshot, paths: Sequence[Path]) -> float | None:

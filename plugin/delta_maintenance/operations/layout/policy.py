@@ -39,10 +39,12 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     # Imported here, because rules are read without Arrow.
     from delta_maintenance.operations.layout import operation
 
-    last = context.last_run("layout")
-    why, due_at = since("layout", None if last is None else last.at, rule.every, context.now)
+    last_run = context.last_run("layout")
+    calendar_reason, due_at = since(
+        "layout", None if last_run is None else last_run.at, rule.every, context.now
+    )
     if due_at is not None:
-        return not_due("layout", why, due_at)
+        return not_due("layout", calendar_reason, due_at)
     named = rule.columns
     if not named and not rule.where and rule.queries is None:
         # For every table there is some column by which its files overlap.
@@ -51,7 +53,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
             return not_due("layout", "neither conditions nor clustering columns are known")
     options = LayoutOptions(**given(where=rule.where, queries=rule.queries, columns=named))
     plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
-    if plan.status != "pays" and (last is None or last.status != "pays"):
+    if plan.status != "pays" and (last_run is None or last_run.status != "pays"):
         return not_due("layout", plan.reason)
     return AssessedOperation(
         operation="layout",

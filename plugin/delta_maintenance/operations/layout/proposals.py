@@ -67,12 +67,13 @@ def propose(
             now = reads
             after = _weighted(queries, bytes_read(queries, measured.clustered(keys)))
         proposals.append((keys, now, min(now, after)))
-    own = max((now - after for keys, now, after in proposals if keys == old), default=0.0)
+    best_gain = max((now - after for keys, now, after in proposals if keys == old), default=0.0)
     best = sorted(
         proposals, key=lambda each: (-round((each[1] - each[2]) / _EQUAL), len(each[0]), each[2])
     )
     return tuple(
-        _proposal(measured, paths, old, keys, now, after, own) for keys, now, after in best[:_SHOWN]
+        _proposal(measured, paths, old, keys, now, after, best_gain)
+        for keys, now, after in best[:_SHOWN]
     )
 
 

@@ -159,7 +159,7 @@ def _condition_of(piece: str) -> tuple[str, str | None]:
 
 def _scans(lines: Iterable[bytes], table: str) -> Iterator[Mapping[str, str]]:
     """Yields the metadata of each scan of the table in an event log."""
-    own = _plain(table)
+    table_name = _plain(table)
     for line in lines:
         # The other events of a log are many and large.
         if _EXECUTION not in line[:200]:
@@ -171,16 +171,16 @@ def _scans(lines: Iterable[bytes], table: str) -> Iterator[Mapping[str, str]]:
         for node in _nodes(event.get("sparkPlanInfo")):
             metadata = node.get("metadata") or {}
             location = str(metadata.get("Location", ""))
-            if "PushedFilters" in metadata and own in [_plain(p) for p in _paths(location)]:
+            if "PushedFilters" in metadata and table_name in [_plain(p) for p in _paths(location)]:
                 yield metadata
 
 
 def _nodes(plan: Any) -> Iterator[Mapping[str, Any]]:
-    left = [plan] if isinstance(plan, dict) else []
-    while left:
-        node = left.pop()
+    open_nodes = [plan] if isinstance(plan, dict) else []
+    while open_nodes:
+        node = open_nodes.pop()
         yield node
-        left += [child for child in node.get("children") or () if isinstance(child, dict)]
+        open_nodes += [child for child in node.get("children") or () if isinstance(child, dict)]
 
 
 def _paths(location: str) -> list[str]:

@@ -57,7 +57,7 @@ def lines_of(stream: io.BufferedReader) -> Iterator[bytes]:
     """Yields the lines up to `MOST_BYTES`. A file that is still being written ends before its last
     block.
     """
-    whole = True
+    is_whole = True
     while True:
         try:
             line = stream.readline(MOST_BYTES)
@@ -66,9 +66,9 @@ def lines_of(stream: io.BufferedReader) -> Iterator[bytes]:
         if not line:
             return
         ends = line.endswith(b"\n")
-        if whole and (ends or len(line) < MOST_BYTES):
+        if is_whole and (ends or len(line) < MOST_BYTES):
             yield line
-        whole = ends
+        is_whole = ends
 
 
 def _decompressed(store: Store, name: str, raw: BinaryIO) -> io.BufferedReader:

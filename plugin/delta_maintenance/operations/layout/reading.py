@@ -142,11 +142,11 @@ def file_statistics(adds: pa.Table, columns: Sequence[Column]) -> pa.Table:
         "rows": pc.fill_null(_leaf(statistics, ("numRecords",), pa.int64()), -1),
     }
     for number, column in enumerate(columns):
-        own = to_arrow_type(column.kind)
-        assert own is not None
+        value_type = to_arrow_type(column.kind)
+        assert value_type is not None
         for part, name, leaf in (
-            ("least", "minValues", own),
-            ("greatest", "maxValues", own),
+            ("least", "minValues", value_type),
+            ("greatest", "maxValues", value_type),
             ("nulls", "nullCount", pa.int64()),
         ):
             found[f"{number} {part}"] = _leaf(statistics, (name, *column.physical), leaf)

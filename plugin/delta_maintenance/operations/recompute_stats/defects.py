@@ -67,9 +67,9 @@ class Defects:
         bounds = tuple(audited.without_bounds(leaf) for leaf in leaves)
         decimals = tuple(rounded_decimals(adds, required, leaf) for leaf in leaves)
         suspect = tuple(audited.bounded_files(leaf) & ~audited.computed for leaf in leaves)
-        whole = every | audited.wide
+        is_whole = every | audited.wide
         replaced = tuple(
-            whole | mask | bound | decimal
+            is_whole | mask | bound | decimal
             for mask, bound, decimal in zip(nulls, bounds, decimals, strict=True)
         )
         broken = _any(replaced, nothing) | audited.uncounted

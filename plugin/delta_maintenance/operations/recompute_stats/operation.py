@@ -58,13 +58,13 @@ def plan(
         totals = audit_files(snapshot, options, now=context.started)
     except DeltaMaintenanceError as error:
         raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
-    engine, why = _engine(options, totals.files)
+    engine, engine_reason = _engine(options, totals.files)
     return RecomputeStatsPlan(
         table=snapshot.table,
         version=snapshot.version,
         planned_at=context.started,
         is_noop=not totals.files,
-        reason=f"{_reason(totals)}; {why}" if totals.files else _reason(totals),
+        reason=f"{_reason(totals)}; {engine_reason}" if totals.files else _reason(totals),
         options=options,
         num_files=totals.num_files,
         total_bytes=totals.total_bytes,
@@ -196,10 +196,10 @@ def _reason(totals: AuditTotals) -> str:
             "compares them with the files"
         )
     reasons = {defect.reason for defect in totals.defects}
-    what = "missing or wrong statistics"
+    statistics = "missing or wrong statistics"
     if reasons <= {*UNCERTAIN}:
-        what = "files to compare" if COMPARED in reasons else "bounds by an unknown writer"
-    reason = f"{what}: {totals.files:,} of {total}"
+        statistics = "files to compare" if COMPARED in reasons else "bounds by an unknown writer"
+    reason = f"{statistics}: {totals.files:,} of {total}"
     if not totals.files_without_bounds:
         return reason
     share = totals.bytes_without_bounds / (totals.total_bytes or 1)

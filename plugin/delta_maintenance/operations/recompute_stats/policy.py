@@ -39,10 +39,12 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule("statistics", StatisticsRule)
     if rule is None:
         return None
-    last = context.last_run(_NAME)
-    why, due_at = since(_NAME, None if last is None else last.at, rule.every, context.now)
+    last_run = context.last_run(_NAME)
+    calendar_reason, due_at = since(
+        _NAME, None if last_run is None else last_run.at, rule.every, context.now
+    )
     if due_at is not None:
-        return not_due(_NAME, why, due_at)
+        return not_due(_NAME, calendar_reason, due_at)
     engine = context.rules.engine
     options = RecomputeStatsOptions(
         check_writers=rule.check_writers,

@@ -86,17 +86,17 @@ class Choice:
     def has_neighbours(self, files: LiveColumns) -> bool:
         """Whether two bins of merged files have the same partition, so that they could be one."""
         sizes = np.bincount(self.bins, minlength=self.bin_count)
-        first = np.cumsum(sizes) - sizes
-        merged = files.partition[self.rows[first[sizes > 1]]]
+        first_rows = np.cumsum(sizes) - sizes
+        merged = files.partition[self.rows[first_rows[sizes > 1]]]
         return len(np.unique(merged)) < len(merged)
 
     def kept(self, bins: Mask) -> Choice:
         """Returns a choice with only the selected bins, which are renumbered."""
-        wanted = bins[self.bins] if len(self.bins) else np.zeros(0, np.bool_)
+        is_kept = bins[self.bins] if len(self.bins) else np.zeros(0, np.bool_)
         numbers = np.cumsum(bins) - 1
         return Choice(
-            rows=self.rows[wanted],
-            bins=numbers[self.bins[wanted]].astype(np.int64),
+            rows=self.rows[is_kept],
+            bins=numbers[self.bins[is_kept]].astype(np.int64),
             reasons=self.reasons,
             left=self.left,
             ratio=self.ratio,
@@ -139,10 +139,10 @@ def choose(
         own_reason |= mask
     small = (size < rules.small_bytes) & rules.merge_small
     made = (files.target * 2 >= rules.target_bytes) & ~own_reason
-    left: dict[str, Mask] = {}
+    left_alone: dict[str, Mask] = {}
     allowed = asked.copy()
     for why, mask in _left_alone(files, rules, written_lately, archived):
-        left[why] = asked & mask & (own_reason | (small & ~made))
+        left_alone[why] = asked & mask & (own_reason | (small & ~made))
         allowed &= ~mask
     small &= allowed
     own_reason &= allowed
@@ -150,9 +150,9 @@ def choose(
     after = np.ceil(size * ratio).astype(np.int64)
     order, bins = _merged(files, after, joined & (small | own_reason), own_reason, rules)
     alone = np.flatnonzero(own_reason & ~joined)
-    first = int(bins[-1]) + 1 if len(bins) else 0
+    first_bin = int(bins[-1]) + 1 if len(bins) else 0
     rows = np.concatenate([order, alone]).astype(np.int64)
-    numbers = np.concatenate([bins, first + np.arange(len(alone))]).astype(np.int64)
+    numbers = np.concatenate([bins, first_bin + np.arange(len(alone))]).astype(np.int64)
     rows, numbers = _by_partition(files, rows, numbers)
     chosen = np.zeros(count, np.bool_)
     chosen[rows] = True
@@ -161,7 +161,7 @@ def choose(
         rows=rows,
         bins=numbers,
         reasons={name: mask & chosen for name, mask in reasons.items()},
-        left=left,
+        left=left_alone,
         ratio=ratio,
     )
 
@@ -171,8 +171,8 @@ def known_ratio(files: LiveColumns) -> float | None:
 
     None if there are too few rows of either.
     """
-    known = (files.rows > 0) & (files.size > 0)
-    made, other = known & (files.target > 0), known & (files.target == 0)
+    is_counted = (files.rows > 0) & (files.size > 0)
+    made, other = is_counted & (files.target > 0), is_counted & (files.target == 0)
     if files.rows[made].sum() < 1000 or files.rows[other].sum() < 1000:
         return None
     after = files.size[made].sum() / files.rows[made].sum()
@@ -202,16 +202,16 @@ def limited(
     sizes = np.bincount(choice.bins, files.size[choice.rows], choice.bin_count)
     counts = np.bincount(choice.bins, minlength=choice.bin_count)
     order = np.argsort(-(counts / np.maximum(sizes, 1)), kind="stable")
-    kept = np.zeros(choice.bin_count, np.bool_)
+    is_kept = np.zeros(choice.bin_count, np.bool_)
     spent_bytes = spent_files = 0.0
     fits_bytes = np.inf if max_bytes is None else max_bytes
     fits_files = np.inf if max_files is None else max_files
     for at in order.tolist():
         if spent_bytes + sizes[at] <= fits_bytes and spent_files + counts[at] <= fits_files:
-            kept[at] = True
+            is_kept[at] = True
             spent_bytes += sizes[at]
             spent_files += counts[at]
-    return choice.kept(kept)
+    return choice.kept(is_kept)
 
 
 def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choice:
@@ -220,22 +220,22 @@ def not_too_often(files: LiveColumns, choice: Choice, *, budget: float) -> Choic
     `budget` is the limit in bytes. Bins with the fewest such bytes are kept first. Files with a
     reason other than their size do not count.
     """
-    own = np.ones(files.count, np.bool_)
+    is_due = np.ones(files.count, np.bool_)
     for name, mask in choice.reasons.items():
         if name != SMALL:
-            own &= ~mask
-    again = files.size * ((files.target > 0) & own)
+            is_due &= ~mask
+    again = files.size * ((files.target > 0) & is_due)
     if not choice.bin_count or not again[choice.rows].any():
         return choice
     per_bin = np.bincount(choice.bins, again[choice.rows], choice.bin_count)
     order = np.argsort(per_bin, kind="stable")
-    kept = np.zeros(choice.bin_count, np.bool_)
-    kept[order] = (np.cumsum(per_bin[order]) <= budget) | (per_bin[order] == 0)
-    if kept.all():
+    is_kept = np.zeros(choice.bin_count, np.bool_)
+    is_kept[order] = (np.cumsum(per_bin[order]) <= budget) | (per_bin[order] == 0)
+    if is_kept.all():
         return choice
     late = np.zeros(files.count, np.bool_)
-    late[choice.rows[~kept[choice.bins]]] = True
-    fewer = choice.kept(kept)
+    late[choice.rows[~is_kept[choice.bins]]] = True
+    fewer = choice.kept(is_kept)
     return replace(fewer, left={**fewer.left, OFTEN: late})
 
 
@@ -275,9 +275,9 @@ def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: C
     small = np.flatnonzero((fresh | made) & enough_of)
     # Ascending sizes within each partition, so that all files before a file are smaller.
     small = small[np.lexsort((size[small], files.partition[small]))]
-    part, sizes, taken = files.partition[small], size[small], fresh[small].copy()
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    group = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    partitions, sizes, taken = files.partition[small], size[small], fresh[small].copy()
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    group = np.cumsum(np.diff(partitions, prepend=-1) != 0) - 1
     while len(small):
         before = np.cumsum(sizes * taken) - sizes * taken
         before -= before[starts][group]
@@ -297,29 +297,29 @@ def _merged(
     waiting = _by_age(files, np.flatnonzero(joined))
     merged_files: list[Numbers] = []
     numbers: list[Numbers] = []
-    first = 0
+    first_bin = 0
     while len(waiting):
         bins = _shares(files.partition[waiting], np.maximum(size[waiting], 1), rules)
         alone = np.bincount(bins)[bins] == 1
-        last = not (~alone).any()
+        is_last = not (~alone).any()
         # Files that are alone in their bins are grouped again. In the last round, such a file is
         # kept only if it has a reason of its own.
-        kept = own_reason[waiting] if last else ~alone
-        merged_files.append(waiting[kept])
-        numbers.append(first + _renumbered(bins[kept]))
-        first += len(np.unique(bins[kept]))
-        waiting = waiting[:0] if last else waiting[alone]
+        is_kept = own_reason[waiting] if is_last else ~alone
+        merged_files.append(waiting[is_kept])
+        numbers.append(first_bin + _renumbered(bins[is_kept]))
+        first_bin += len(np.unique(bins[is_kept]))
+        waiting = waiting[:0] if is_last else waiting[alone]
     nothing = np.zeros(0, np.int64)
     return np.concatenate([nothing, *merged_files]), np.concatenate([nothing, *numbers])
 
 
-def _shares(part: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
+def _shares(partitions: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
     """Returns the bin of each file. The bins of a partition have about the same number of bytes.
 
     Two files that are both small always share a bin if their sizes do not grow.
     """
-    starts = np.flatnonzero(np.diff(part, prepend=-1))
-    group = np.cumsum(np.diff(part, prepend=-1) != 0) - 1
+    starts = np.flatnonzero(np.diff(partitions, prepend=-1))
+    group = np.cumsum(np.diff(partitions, prepend=-1) != 0) - 1
     total = np.add.reduceat(sizes, starts)
     shares = np.maximum(1, np.floor(total / rules.target_bytes + 0.5)).astype(np.int64)
     before = np.cumsum(sizes) - sizes
@@ -347,8 +347,8 @@ def _by_partition(files: LiveColumns, rows: Numbers, bins: Numbers) -> tuple[Num
     """Sorts the bins by partition, so that the bins of a partition are committed together."""
     if not len(rows):
         return rows, bins
-    first = np.searchsorted(bins, np.arange(int(bins[-1]) + 1))
-    order = np.argsort(files.partition[rows[first]], kind="stable")
+    first_rows = np.searchsorted(bins, np.arange(int(bins[-1]) + 1))
+    order = np.argsort(files.partition[rows[first_rows]], kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     by_rank = np.argsort(rank[bins], kind="stable")

@@ -210,12 +210,12 @@ class RewriteCommits:
             pending.late = frozenset(late.by_source)
             if not late.by_output:
                 return
-            whole = [
+            emptied_outputs = [
                 number
                 for number, rows in late.by_output.items()
                 if len(rows) == pending.done.outputs[number].rows
             ]
-            remaps = Contract.writes_vectors(self._base) and not whole
+            remaps = Contract.writes_vectors(self._base) and not emptied_outputs
             if pending.remaps >= _REMAPS or (
                 not remaps and pending.written_again >= _WRITTEN_AGAIN
             ):
@@ -313,5 +313,5 @@ def _state(followed: Followed) -> str:
 def _with_row(adds: pa.Table, row: int, followed: Followed) -> pa.Table:
     """Replaces the add of one source by its current add."""
     assert followed.add is not None
-    parts = [adds.slice(0, row), followed.add, adds.slice(row + 1)]
-    return pa.concat_tables(parts, promote_options="permissive")
+    tables = [adds.slice(0, row), followed.add, adds.slice(row + 1)]
+    return pa.concat_tables(tables, promote_options="permissive")

@@ -140,10 +140,12 @@ class Contract:
             return "the clustering columns of the table changed"
         leaves = (leaf.path for leaf in self.spec.files.statistics.leaves)
         # Statistics of a struct are those of its fields.
-        known = {path[:depth] for path in leaves for depth in range(1, len(path) + 1)}
+        known_paths = {path[:depth] for path in leaves for depth in range(1, len(path) + 1)}
         written = {item.name for item in self.spec.files.layout.columns.fields}
         # Files that lack a column need no bounds for it.
-        missing = [path for path in later.clustered if path not in known and path[0] in written]
+        missing = [
+            path for path in later.clustered if path not in known_paths and path[0] in written
+        ]
         if missing:
             column = ".".join(missing[0])
             return f"the table is clustered by {column}, and new files have no statistics of it"

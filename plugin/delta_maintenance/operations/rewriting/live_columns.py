@@ -334,8 +334,8 @@ def _moved(removes: pa.Table) -> pa.ChunkedArray:
     moved = pc.is_valid(pc.map_lookup(_column(removes, "tags"), COMPACTED_INTO, "first"))
     if COMMIT_VERSION in removes.column_names:
         # Only for removes in commits: in checkpoints, `dataChange` of every remove is false.
-        kept = pc.equal(_column(removes, "dataChange"), False)
-        moved = pc.or_(moved, pc.fill_null(kept, False))
+        is_moved = pc.equal(_column(removes, "dataChange"), False)
+        moved = pc.or_(moved, pc.fill_null(is_moved, False))
     return moved
 
 
@@ -347,12 +347,12 @@ def _together(
     rows = files.num_rows + len(removed_at)
     texts = [part.partitions for part in parts] + [part.removed for part in parts]
     codes, partitions = merge_spellings(*partition_codes(texts, names, rows), types)
-    own, modified = codes[: files.num_rows], files["modified"].to_numpy()
-    last = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
+    own_codes, modified = codes[: files.num_rows], files["modified"].to_numpy()
+    last_writes = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
     # A file of a rewrite contains no new rows.
     fresh = files["target"].to_numpy() == 0
-    np.maximum.at(last, own[fresh], modified[fresh])
-    np.maximum.at(last, codes[files.num_rows :], removed_at)
+    np.maximum.at(last_writes, own_codes[fresh], modified[fresh])
+    np.maximum.at(last_writes, codes[files.num_rows :], removed_at)
     return LiveColumns(
         path=files["path"],
         vector=files["vector"],
@@ -363,7 +363,7 @@ def _together(
         target=files["target"].to_numpy(),
         provider=files["provider"],
         tags=files.select(CLUSTERING_TAGS),
-        partition=own,
+        partition=own_codes,
         partitions=partitions,
         respelled=np.concatenate(
             [
@@ -371,7 +371,7 @@ def _together(
                 *(has_other_spelling(p.partitions, types, p.files.num_rows) for p in parts),
             ]
         ),
-        last_write=last,
+        last_write=last_writes,
         replaced=Replaced(
             *(
                 np.concatenate([np.zeros(0, kind), *(getattr(p.replaced, name) for p in parts)])

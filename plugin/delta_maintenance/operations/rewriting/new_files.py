@@ -71,9 +71,9 @@ def target_size(snapshot: Snapshot, total_bytes: int) -> int:
 
     The default is 128 MiB below 10 GiB, 256 MiB up to 2.5 TiB, then linearly up to 1 GiB at 10 TiB.
     """
-    wanted = snapshot.properties.target_file_size
-    if wanted is not None:
-        return wanted
+    table_size = snapshot.properties.target_file_size
+    if table_size is not None:
+        return table_size
     if total_bytes < _SMALL_TABLE:
         return _SMALLEST
     share = (total_bytes - _LARGE_TABLE) / (_HUGE_TABLE - _LARGE_TABLE)
@@ -87,13 +87,13 @@ def _filtered(snapshot: Snapshot, contract: Contract, names: Sequence[str]) -> f
     partitioned = {name.lower() for name in snapshot.metadata.partition_columns}
     for column in columns:
         if column.name.lower() in partitioned:
-            why = "it is a partition column, whose values are in the log"
+            refusal = "it is a partition column, whose values are in the log"
         elif ".".join(column.path) not in possible:
-            why = f"values of its type ({column.type}) have none"
+            refusal = f"values of its type ({column.type}) have none"
         else:
             continue
         raise InvalidRequestError(
-            f"{column.name} cannot have a bloom filter: {why}",
+            f"{column.name} cannot have a bloom filter: {refusal}",
             remedy="leave out the column, or name one of numbers, times, strings or binaries",
         )
     if not writes_bloom_filters():

@@ -124,12 +124,12 @@ def bin_removes(pending: Pending) -> pa.Table:
     position.
     """
     result = pending.result
-    kept = [row for row in range(pending.adds.num_rows) if row not in pending.removed]
-    removes = removes_of(pending.adds.take(pa.array(kept, pa.int64())), data_change=False)
+    kept_rows = [row for row in range(pending.adds.num_rows) if row not in pending.removed]
+    removes = removes_of(pending.adds.take(pa.array(kept_rows, pa.int64())), data_change=False)
     runs = {run.source: run for run in result.runs}
     targets: list[str | None] = []
-    offsets, physical = np.zeros(len(kept), np.int64), np.zeros(len(kept), np.int64)
-    for at, row in enumerate(kept):
+    offsets, physical = np.zeros(len(kept_rows), np.int64), np.zeros(len(kept_rows), np.int64)
+    for at, row in enumerate(kept_rows):
         source, run = result.bin.sources[row], runs.get(row)
         # If rows of the source were deleted since then, the position in the tags would be wrong.
         described = run is not None and result.outputs and row not in pending.late

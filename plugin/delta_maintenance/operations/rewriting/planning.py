@@ -122,14 +122,14 @@ def survey(
         choice = chosen(ratio=_sampled_ratio(snapshot, files, choice, contract))
     choice = not_too_often(files, choice, budget=_budget(files, now))
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
-    engine, why = chosen_engine(options, int(files.size[choice.rows].sum()))
+    engine, engine_reason = chosen_engine(options, int(files.size[choice.rows].sum()))
     return Survey(
         snapshot=snapshot,
         files=files,
         choice=choice,
         contract=contract,
         engine=engine,
-        why=why,
+        why=engine_reason,
         workers=options.workers or (default_workers() if engine == "local" else None),
         notes=(*archived_note(int(archived.sum())), *doubled_note(int(files.doubled.sum()))),
     )
@@ -326,13 +326,13 @@ def _partitions(
     if not choice.bin_count:
         return {"partitions": (), "num_partitions": 0}
     rows = choice.rows
-    numbers, own = np.unique(files.partition[rows], return_inverse=True)
+    numbers, own_numbers = np.unique(files.partition[rows], return_inverse=True)
     count = len(numbers)
-    first = np.searchsorted(choice.bins, np.arange(choice.bin_count))
-    after = np.bincount(own[first], new_files, count).astype(np.int64)
-    before = np.bincount(own, minlength=count)
-    sizes = np.bincount(own, files.size[rows], count).astype(np.int64)
-    deleted = np.bincount(own, files.deleted[rows], count).astype(np.int64)
+    first_rows = np.searchsorted(choice.bins, np.arange(choice.bin_count))
+    after = np.bincount(own_numbers[first_rows], new_files, count).astype(np.int64)
+    before = np.bincount(own_numbers, minlength=count)
+    sizes = np.bincount(own_numbers, files.size[rows], count).astype(np.int64)
+    deleted = np.bincount(own_numbers, files.deleted[rows], count).astype(np.int64)
     largest = np.argsort(-before, kind="stable")[:_SHOWN_PARTITIONS]
     shown = tuple(
         PartitionPlan(

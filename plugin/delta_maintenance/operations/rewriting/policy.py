@@ -107,10 +107,12 @@ def due_rewrite(
     rule = context.rule(name, rule_type)
     if rule is None:
         return None
-    last = context.last_run(name)
-    why, due_at = since(name, None if last is None else last.at, rule.every, context.now)
+    last_run = context.last_run(name)
+    calendar_reason, due_at = since(
+        name, None if last_run is None else last_run.at, rule.every, context.now
+    )
     if due_at is not None:
-        return not_due(name, why, due_at)
+        return not_due(name, calendar_reason, due_at)
     plan = planned(rule, context)
     is_due, reason = judged(rule, plan)
     if not is_due:
@@ -230,8 +232,8 @@ def due_optimize(context: EvaluationContext) -> AssessedOperation | None:
 
 
 def _planned_optimize(rule: OptimizeRule, context: EvaluationContext) -> OptimizePlan:
-    own = given(min_files=rule.min_files, deleted_percent=rule.deleted_percent)
-    options = OptimizeOptions(**rule.shared_options(context), **own)
+    own_options = given(min_files=rule.min_files, deleted_percent=rule.deleted_percent)
+    options = OptimizeOptions(**rule.shared_options(context), **own_options)
     return optimize.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 
@@ -259,8 +261,10 @@ def due_purge(context: EvaluationContext) -> AssessedOperation | None:
 
 
 def _planned_purge(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
-    own = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
-    options = PurgeOptions(**rule.shared_options(context), **own, holders=context.rules.holders)
+    own_options = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
+    options = PurgeOptions(
+        **rule.shared_options(context), **own_options, holders=context.rules.holders
+    )
     return purge.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 

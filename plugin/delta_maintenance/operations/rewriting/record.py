@@ -51,13 +51,13 @@ def plan_facts(plan: RewritePlan) -> Facts:
                 ("partition", "files", "files after", "bytes"),
                 [
                     (
-                        partition_text(part.values),
-                        part.files,
-                        part.files_after,
-                        size_text(part.bytes),
+                        partition_text(partition.values),
+                        partition.files,
+                        partition.files_after,
+                        size_text(partition.bytes),
                     )
-                    for part in plan.partitions[:_SHOWN]
-                    if part.values
+                    for partition in plan.partitions[:_SHOWN]
+                    if partition.values
                 ],
             ),
         }

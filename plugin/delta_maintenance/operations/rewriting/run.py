@@ -214,9 +214,9 @@ class RewriteRun:
             self._fates[number] = "refused", problem
             return
         if len(done.bin.sources) < adds.num_rows:
-            kept = {source.key for source in done.bin.sources}
+            source_keys = {source.key for source in done.bin.sources}
             every = self._work.bin(number).sources
-            rows = [at for at, source in enumerate(every) if source.key in kept]
+            rows = [at for at, source in enumerate(every) if source.key in source_keys]
             adds = adds.take(pa.array(rows, pa.int64()))
         self._hold(Pending(done=done, adds=adds))
 

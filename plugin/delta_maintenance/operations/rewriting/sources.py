@@ -41,17 +41,17 @@ def chosen_adds(snapshot: Snapshot, files: LiveColumns, choice: Choice) -> pa.Ta
     rows = pa.array(choice.rows)
     vector, path = files.vector.take(rows), files.path.take(rows)
     keyed = pc.binary_join_element_wise(pc.fill_null(vector, ""), path, "\0")
-    wanted = pc.if_else(pc.is_valid(vector), keyed, path)
+    keys = pc.if_else(pc.is_valid(vector), keyed, path)
 
     def read(sound: Snapshot) -> tuple[list[pa.Table], list[pa.Array]]:
         positions: list[pa.Array] = []
 
         def chosen() -> Iterator[pa.Table]:
             for batch in sound.log.scan():
-                at = pc.index_in(logical_file_keys(batch.adds), value_set=wanted)
-                known = pc.is_valid(at)
-                positions.extend(at.filter(known).chunks)
-                yield batch.adds.filter(known)
+                at = pc.index_in(logical_file_keys(batch.adds), value_set=keys)
+                is_chosen = pc.is_valid(at)
+                positions.extend(at.filter(is_chosen).chunks)
+                yield batch.adds.filter(is_chosen)
 
         return list(adds_for_commits(sound, chosen())), positions
 

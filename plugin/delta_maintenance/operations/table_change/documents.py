@@ -180,13 +180,13 @@ def protocol_text(protocol: ProtocolVersions) -> str:
 
 def cut_off_text(cut: CutOff) -> str:
     """Formats a client like `delta-rs 1.0: writing ends (checkpointProtection)`."""
-    parts = [
-        f"{what} {fate}"
-        for what, fate in (("reading", cut.reading), ("writing", cut.writing))
+    clauses = [
+        f"{access} {fate}"
+        for access, fate in (("reading", cut.reading), ("writing", cut.writing))
         if fate in ("ends", "may end")
     ]
     why = f" ({', '.join(cut.features)})" if cut.features else ""
-    return f"{cut.client}: {', '.join(parts)}{why}"
+    return f"{cut.client}: {', '.join(clauses)}{why}"
 
 
 def _value(text: str | None) -> str:

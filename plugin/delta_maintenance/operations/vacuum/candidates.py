@@ -108,8 +108,10 @@ class DeadFiles:
         for reason in Reason:
             files = self.files.filter(pc.equal(self.files["reason"], int(reason)))
             if files.num_rows:
-                first = files.slice(0, _SAMPLES)
-                pairs = zip(first["path"].to_pylist(), first["size"].to_pylist(), strict=True)
+                first_files = files.slice(0, _SAMPLES)
+                pairs = zip(
+                    first_files["path"].to_pylist(), first_files["size"].to_pylist(), strict=True
+                )
                 size = pc.sum(files["size"]).as_py() or 0
                 found.append(Tally(reason, files.num_rows, size, tuple(pairs)))
         return tuple(found)
@@ -319,14 +321,14 @@ def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -
             DEAD_FILES.field("reason"), asked["reason"].take(at)
         )
         files = pa.concat_tables([files.filter(pc.invert(unknown)), found_statuses])
-    known = pc.greater(files["modified_ms"], 0)
+    has_time = pc.greater(files["modified_ms"], 0)
     old = pc.less(files["modified_ms"], search.modified_before_ms)
     dead.keep(
         "recent: within the retention, or part of a commit in progress",
-        pc.sum(pc.and_(known, pc.invert(old))).as_py() or 0,
+        pc.sum(pc.and_(has_time, pc.invert(old))).as_py() or 0,
     )
-    dead.keep("of unknown age", pc.sum(pc.invert(known)).as_py() or 0)
-    return files.filter(pc.and_(known, old))
+    dead.keep("of unknown age", pc.sum(pc.invert(has_time)).as_py() or 0)
+    return files.filter(pc.and_(has_time, old))
 
 
 def require_no_missing(
@@ -338,8 +340,8 @@ def require_no_missing(
     unreferenced could be live under another name.
     """
     missing = references.unlisted([chunk for batch in entries for chunk in batch["path"].chunks])
-    for first in range(0, len(missing), _LOOKED_AT_ONCE):
-        batch = missing[first : first + _LOOKED_AT_ONCE]
+    for first_row in range(0, len(missing), _LOOKED_AT_ONCE):
+        batch = missing[first_row : first_row + _LOOKED_AT_ONCE]
         names = pa.array([name for pair in batch for name in pair], pa.string())
         clean = names.filter(pc.invert(unclean(names)))
         # It may be hidden, or newer than the listing, so its status decides.
@@ -445,8 +447,10 @@ def group_digest(batches: Iterable[pa.Array | pa.ChunkedArray]) -> bytes:
     # The lengths are included, because different paths can have the same concatenation.
     digest.update(lengths.tobytes())
     _, offsets, data = paths.buffers()
-    first, last = np.frombuffer(offsets, np.int64)[[paths.offset, paths.offset + len(paths)]]
-    digest.update(memoryview(data)[first:last])
+    first_offset, last_offset = np.frombuffer(offsets, np.int64)[
+        [paths.offset, paths.offset + len(paths)]
+    ]
+    digest.update(memoryview(data)[first_offset:last_offset])
     return digest.digest()
 
 

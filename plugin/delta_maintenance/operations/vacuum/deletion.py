@@ -106,27 +106,27 @@ def delete_data_files(store: Store, files: pa.Table, *, watch: Watch) -> Iterato
     done = Deletion()
     deleted: list[pa.StringArray] = []
     with StreamingPool(_AT_ONCE) as pool:
-        for first in range(0, files.num_rows, _BATCH * _AT_ONCE):
+        for first_row in range(0, files.num_rows, _BATCH * _AT_ONCE):
             watch.check()
-            batch = files.slice(first, _BATCH * _AT_ONCE)
+            batch = files.slice(first_row, _BATCH * _AT_ONCE)
             used = watch.covers(_one(batch["path"]))
             done.spared += int(used.sum())
             batch = batch.filter(booleans(~used))
-            parts = [batch.slice(at, _BATCH) for at in range(0, batch.num_rows, _BATCH)]
-            kept: dict[str, StorageError] = {}
-            for answer in pool.map(lambda part: _delete(store, part), parts):
-                kept |= answer
-            if kept:
-                names = pa.array(list(kept), pa.string())
+            batches = [batch.slice(at, _BATCH) for at in range(0, batch.num_rows, _BATCH)]
+            failures: dict[str, StorageError] = {}
+            for answer in pool.map(lambda part: _delete(store, part), batches):
+                failures |= answer
+            if failures:
+                names = pa.array(list(failures), pa.string())
                 batch = batch.filter(pc.invert(pc.is_in(batch["path"], value_set=names)))
             deleted.append(_one(batch["path"]))
             done.take(
                 Deletion(
                     deleted=batch.num_rows,
                     bytes=pc.sum(batch["size"]).as_py() or 0,
-                    failed=len(kept),
-                    failures={path: error.problem for path, error in kept.items()},
-                    gave_up=bool(kept) and not batch.num_rows,
+                    failed=len(failures),
+                    failures={path: error.problem for path, error in failures.items()},
+                    gave_up=bool(failures) and not batch.num_rows,
                 )
             )
             yield done
@@ -168,12 +168,12 @@ def require_data_paths(paths: pa.ChunkedArray) -> None:
 
 
 def _delete(store: Store, files: pa.Table) -> dict[str, StorageError]:
-    kept = _tried(store, files)
-    if kept:
+    failures = _tried(store, files)
+    if failures:
         # A temporary failure of one request must not leave a thousand files for the next run.
-        again = pc.is_in(files["path"], value_set=pa.array(list(kept), pa.string()))
-        kept = _tried(store, files.filter(again))
-    return kept
+        again = pc.is_in(files["path"], value_set=pa.array(list(failures), pa.string()))
+        failures = _tried(store, files.filter(again))
+    return failures
 
 
 def _tried(store: Store, files: pa.Table) -> dict[str, StorageError]:

@@ -287,10 +287,10 @@ class _SurveyRun:
 
     def _removed_in_log(self) -> tuple[LogWindow, list[pa.Table]]:
         listing = list_log(self.store)
-        last = self._newest_before(listing)
-        if last is None:
+        newest = self._newest_before(listing)
+        if newest is None:
             return LogWindow(0, -1), []
-        window = window_to(self.store, listing, last)
+        window = window_to(self.store, listing, newest)
         commits = [listing.commits[v] for v in sorted(listing.commits)]
         within = [e for e in commits if window.first <= (e.file.version or 0) <= window.last]
         paths = removed_paths(self.store, within)
@@ -354,28 +354,29 @@ class _SurveyRun:
         return advanced.snapshot
 
     def _retention(self) -> timedelta:
-        own = self.settings.retention
-        least = max(own, LEAST_RETENTION)
-        wanted = self.options.retention
+        of_table = self.settings.retention
+        least = max(of_table, LEAST_RETENTION)
+        requested = self.options.retention
         flags = self.options.allow_short_retention and self.options.no_other_writers
-        if wanted is None:
-            if own < least and not flags:
+        if requested is None:
+            if of_table < least and not flags:
                 self.notes.append(
-                    f"delta.deletedFileRetentionDuration is {duration_text(own)}; files younger "
+                    "delta.deletedFileRetentionDuration is "
+                    f"{duration_text(of_table)}; files younger "
                     f"than {duration_text(least)} are kept nevertheless"
                 )
-            return own if flags else least
-        if wanted < timedelta():
+            return of_table if flags else least
+        if requested < timedelta():
             raise InvalidRequestError(
-                f"a retention of {duration_text(wanted)} is negative", remedy="give zero or more"
+                f"a retention of {duration_text(requested)} is negative", remedy="give zero or more"
             )
-        if wanted < least and not flags:
+        if requested < least and not flags:
             raise _refused(
                 self.snapshot,
-                f"a retention of {duration_text(wanted)} is shorter than {duration_text(least)}",
+                f"a retention of {duration_text(requested)} is shorter than {duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
             )
-        return wanted
+        return requested
 
     def _since(self) -> timedelta:
         """Returns the age of the reference instant."""
@@ -425,16 +426,18 @@ class _SurveyRun:
         )
 
     def _held(self, dead: Found) -> tuple[HeldBack, ...]:
-        by_holder = {holder: kept for holder, kept in dead.held.items() if kept.files}
+        by_holder = {
+            holder: held_files for holder, held_files in dead.held.items() if held_files.files
+        }
         versions = (
-            HeldBack.by(hold, files=kept.files, size=kept.bytes)
+            HeldBack.by(hold, files=held_files.files, size=held_files.bytes)
             for hold in self.holds.holds
-            if (kept := by_holder.get(hold.holder)) is not None
+            if (held_files := by_holder.get(hold.holder)) is not None
         )
         files = (
-            HeldBack.by_files(holder, files=kept.files, size=kept.bytes)
+            HeldBack.by_files(holder, files=held_files.files, size=held_files.bytes)
             for holder in self.file_holders
-            if (kept := by_holder.get(holder)) is not None
+            if (held_files := by_holder.get(holder)) is not None
         )
         return (*versions, *files)
 

@@ -52,8 +52,8 @@ class VacuumRule(Rule):
 
     def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
         least = max(snapshot.properties.deleted_file_retention, LEAST_RETENTION)
-        own = self.retention
-        return {"retention": own} if own is not None and own > least else {}
+        retention = self.retention
+        return {"retention": retention} if retention is not None and retention > least else {}
 
 
 def before(rule: VacuumRule) -> tuple[str, ...]:
@@ -76,10 +76,10 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     remembered = context.last_run("vacuum")
     logged = table_health.last_vacuum(health.maintenance)
     times = (logged, remembered.at if remembered is not None else None)
-    known = (time for time in times if time is not None)
+    known_times = (time for time in times if time is not None)
     # One that a fast clock recorded does not hide the other.
-    last = max(known, key=lambda time: (time - context.now <= SKEW, time), default=None)
-    reason, due_at = since("vacuum", last, rule.every, context.now)
+    last_run = max(known_times, key=lambda time: (time - context.now <= SKEW, time), default=None)
+    reason, due_at = since("vacuum", last_run, rule.every, context.now)
     enough = rule.min_reclaimable
     if due_at is not None and enough is not None and health.reclaimable_bytes >= max(1, enough):
         reason = (

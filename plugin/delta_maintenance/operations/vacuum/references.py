@@ -112,15 +112,15 @@ class FileReferences:
         there.add(listed)
         found: list[tuple[str, str]] = []
         for paths in self.live:
-            known = there.has(paths)
-            if known.all():
+            is_listed = there.has(paths)
+            if is_listed.all():
                 continue
             for root in self.in_use.roots:
                 locations = file_locations(paths, root=root)
                 below = ~to_bools(pc.match_substring_regex(locations, ABSOLUTE))
-                known |= there.has(locations)
-                missing = booleans(below & ~known)
-                known |= below
+                is_listed |= there.has(locations)
+                missing = booleans(below & ~is_listed)
+                is_listed |= below
                 found += zip(
                     paths.filter(missing).to_pylist(),
                     map(_as_text, locations.filter(missing).to_pylist()),

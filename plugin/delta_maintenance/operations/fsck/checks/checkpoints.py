@@ -232,19 +232,19 @@ def _retention(state: StateReplay) -> timedelta | None:
     if state.metadata is None:
         return None
     properties = TableProperties.from_configuration(state.metadata.configuration)
-    known = not any(_RETENTION in problem for problem in properties.problems)
-    return properties.deleted_file_retention if known else None
+    is_known = not any(_RETENTION in problem for problem in properties.problems)
+    return properties.deleted_file_retention if is_known else None
 
 
 def _unexpired_from(now: datetime, retentions: tuple[timedelta | None, ...]) -> int | None:
     """Returns the time in milliseconds since 1970-01-01 UTC from which on every writer had to keep
     tombstones, whichever of the retentions was in force; None if that is not known.
     """
-    known = [retention for retention in retentions if retention is not None]
-    if len(known) < len(retentions):
+    known_retentions = [retention for retention in retentions if retention is not None]
+    if len(known_retentions) < len(retentions):
         return None
     try:
-        return epoch_millis(now - min(known) + _CLOCK_SKEW)
+        return epoch_millis(now - min(known_retentions) + _CLOCK_SKEW)
     except OverflowError:
         return None
 
@@ -342,43 +342,43 @@ class _Comparison:
     def take(self, adds: pa.Table, removes: pa.Table) -> None:
         """Compares a batch of the checkpoint."""
         codes = self._files.codes_of(logical_file_keys(adds))
-        known = codes != ABSENT
-        known[known] = self._live[codes[known]]
-        self._note("has files that are not live", adds, ~known)
-        self._judge_extra(adds.filter(booleans(~known)), codes[~known])
-        np.add.at(self._seen, codes[known], 1)
-        rows = self._rows[codes[known]]
+        is_present = codes != ABSENT
+        is_present[is_present] = self._live[codes[is_present]]
+        self._note("has files that are not live", adds, ~is_present)
+        self._judge_extra(adds.filter(booleans(~is_present)), codes[~is_present])
+        np.add.at(self._seen, codes[is_present], 1)
+        rows = self._rows[codes[is_present]]
         for name in COMPARED_FIELDS:
-            theirs, ours = numbers(adds, name)[known], self._files.field(name, rows)
-            self._note(f"has another {name} for", adds, _spread(known, theirs != ours))
+            theirs, ours = numbers(adds, name)[is_present], self._files.field(name, rows)
+            self._note(f"has another {name} for", adds, _spread(is_present, theirs != ours))
             self._refute(rows[theirs != ours])
-        marks = cardinalities(adds)[known] != self._files.cardinality(rows)
-        self._note("has another cardinality for", adds, _spread(known, marks))
+        marks = cardinalities(adds)[is_present] != self._files.cardinality(rows)
+        self._note("has another cardinality for", adds, _spread(is_present, marks))
         self._refute(rows[marks])
         codes = self._files.codes_of(logical_file_keys(removes))
         # A tombstone that the history does not contain may be older than its base.
         wrong = codes == ABSENT if self._whole else np.zeros(len(codes), bool)
-        known = codes != ABSENT
-        wrong[known] = self._live[codes[known]]
-        self._removed[codes[known & ~wrong]] = True
+        is_present = codes != ABSENT
+        wrong[is_present] = self._live[codes[is_present]]
+        self._removed[codes[is_present & ~wrong]] = True
         self._note("has tombstones of files that were never removed", removes, wrong)
-        rows = self._rows[codes[known & wrong]]
+        rows = self._rows[codes[is_present & wrong]]
         self._refute(rows)
         disputed = wrong & ~self._files.are_committed(self._rows[codes])
         self._dispute("has tombstones of the files", removes, disputed)
 
     def problems(self) -> Iterator[str]:
         """Yields the problems, one clause each, after all batches."""
-        for what, (count, path) in self._wrong.items():
-            yield f"it {what}: {path}{_and_others(count)}"
+        for problem, (count, path) in self._wrong.items():
+            yield f"it {problem}: {path}{_and_others(count)}"
         self._refute(self._rows[:-1][self._live & (self._seen == 0)])
         self.is_refuted |= bool((self._seen > 1).any())
-        for what, codes in (
+        for problem, codes in (
             ("lacks live files", np.flatnonzero(self._live & (self._seen == 0))),
             ("has files twice", np.flatnonzero(self._seen > 1)),
         ):
             if len(codes):
-                yield f"it {what}: {self._files.path(int(codes[0]))}{_and_others(len(codes))}"
+                yield f"it {problem}: {self._files.path(int(codes[0]))}{_and_others(len(codes))}"
 
     def missing_tombstones(self, unexpired_from: int) -> Iterator[str]:
         """Yields the problem that tombstones with this deletion time or a later one are missing."""
@@ -408,17 +408,17 @@ class _Comparison:
         older[older] = marks > cardinalities(adds)[older]
         self._dispute("has the files", adds, (rows == ABSENT) & ~older)
 
-    def _dispute(self, what: str, batch: pa.Table, disputed: npt.NDArray[np.bool_]) -> None:
+    def _dispute(self, field: str, batch: pa.Table, disputed: npt.NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(disputed)
         if len(rows) and self.disputed is None:
             path = batch["path"][int(rows[0])].as_py()
-            self.disputed = f"the newer one {what} {path}{_and_others(len(rows))}"
+            self.disputed = f"the newer one {field} {path}{_and_others(len(rows))}"
 
-    def _note(self, what: str, batch: pa.Table, wrong: npt.NDArray[np.bool_]) -> None:
+    def _note(self, problem: str, batch: pa.Table, wrong: npt.NDArray[np.bool_]) -> None:
         rows = np.flatnonzero(wrong)
         if len(rows):
-            count, path = self._wrong.get(what, (0, batch["path"][int(rows[0])].as_py()))
-            self._wrong[what] = (count + len(rows), path)
+            count, path = self._wrong.get(problem, (0, batch["path"][int(rows[0])].as_py()))
+            self._wrong[problem] = (count + len(rows), path)
 
 
 def _state_problems(singles: SingleActions, state: StateReplay) -> Iterator[str]:
@@ -453,9 +453,9 @@ def _plain(protocol: Protocol | None) -> object:
     )
 
 
-def _spread(known: npt.NDArray[np.bool_], wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    rows = np.zeros(len(known), bool)
-    rows[known] = wrong
+def _spread(is_known: npt.NDArray[np.bool_], wrong: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    rows = np.zeros(len(is_known), bool)
+    rows[is_known] = wrong
     return rows
 
 

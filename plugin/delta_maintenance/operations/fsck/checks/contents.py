@@ -86,8 +86,8 @@ def check_footers(
     `statistics`, so are bounds and null counts; `present` then has the columns `stats` and
     `writer`.
     """
-    for first in range(0, present.num_rows, _TOGETHER):
-        files = present.slice(first, _TOGETHER)
+    for first_row in range(0, present.num_rows, _TOGETHER):
+        files = present.slice(first_row, _TOGETHER)
         locations = as_uris(files["location"].combine_chunks())
         comparing = None if statistics is None else statistics.of(store, files, locations)
         row_counts = count_rows(
@@ -103,8 +103,8 @@ def check_footers(
             text.removeprefix(f"{name}: ")
             for name, text in zip(names, row_counts.problems, strict=True)
         ]
-        for kind, wanted in _UNREAD.items():
-            chosen = pa.array([error is wanted for error in row_counts.errors], pa.bool_())
+        for kind, error_kind in _UNREAD.items():
+            chosen = pa.array([error is error_kind for error in row_counts.errors], pa.bool_())
             findings.add_files(
                 kind,
                 pa.chunked_array([pa.array(problems, pa.string()).filter(chosen)]),
@@ -125,7 +125,7 @@ def check_footers(
             comparing.add_findings(row_counts.footers, findings, version=version)
         findings.add_files("row-count-differs", text, paths=paths, version=version)
         if progress is not None:
-            progress("footers", min(first + _TOGETHER, present.num_rows), present.num_rows)
+            progress("footers", min(first_row + _TOGETHER, present.num_rows), present.num_rows)
 
 
 def check_vectors(

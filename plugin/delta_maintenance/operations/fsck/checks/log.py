@@ -81,9 +81,9 @@ def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -
             findings.add("incomplete-checkpoint", problem, path=path)
 
 
-def check_stated_version(store: Store, last: int, findings: Findings) -> None:
+def check_stated_version(store: Store, last_version: int, findings: Findings) -> None:
     """Finds a version that the catalog of the table states, and that the log does not have."""
-    lost = store.lost_commit(last) if isinstance(store, ManagedStore) else None
+    lost = store.lost_commit(last_version) if isinstance(store, ManagedStore) else None
     if lost is not None:
         findings.add(
             "lost-commit",
@@ -95,27 +95,37 @@ def check_stated_version(store: Store, last: int, findings: Findings) -> None:
 
 
 def check_gaps(
-    store: Store, listing: LogListing, last: int, history: LogHistory | None, findings: Findings
+    store: Store,
+    listing: LogListing,
+    last_version: int,
+    history: LogHistory | None,
+    findings: Findings,
 ) -> None:
     """Finds missing commits, and checkpoints without the commit of their version."""
-    oldest = min(listing.commits, default=last + 1)
+    oldest = min(listing.commits, default=last_version + 1)
     checkpoints = {checkpoint.version for checkpoint in listing.checkpoints}
-    gaps = version_gaps([*listing.commits, last])
-    if history is None and oldest > 0 and not gaps and oldest <= last:
+    gaps = version_gaps([*listing.commits, last_version])
+    if history is None and oldest > 0 and not gaps and oldest <= last_version:
         findings.add(
             "log-gap",
             f"the commits before {oldest} are missing, and no readable checkpoint replaces them",
             version=oldest,
             path=_commit_path(oldest - 1),
         )
-    for first, end in version_gaps([*listing.commits, *checkpoints, last], first=oldest):
-        commits = f"commit {first} is" if first == end else f"commits {first} to {end} are"
-        staged = store.staged_files(first, end) if isinstance(store, ManagedStore) else ""
+    for first_missing, end in version_gaps(
+        [*listing.commits, *checkpoints, last_version], first=oldest
+    ):
+        commits = (
+            f"commit {first_missing} is"
+            if first_missing == end
+            else f"commits {first_missing} to {end} are"
+        )
+        staged = store.staged_files(first_missing, end) if isinstance(store, ManagedStore) else ""
         findings.add(
             "log-gap" if history is None else "history-gap",
             f"{commits} missing; {staged}" if staged else f"{commits} missing",
-            version=first,
-            path=_commit_path(first),
+            version=first_missing,
+            path=_commit_path(first_missing),
             remedy=LOST_COMMIT if staged and history is None else None,
         )
     for checkpoint in listing.checkpoints:
@@ -162,12 +172,14 @@ def check_compactions(store: Store, listing: LogListing, findings: Findings) -> 
     """Finds log compactions that differ from their commits."""
     versions = sorted(listing.commits)
     for entry in listing.compactions:
-        first, last = entry.file.version, entry.file.end_version
-        assert first is not None and last is not None
-        within = versions[bisect_left(versions, first) : bisect_right(versions, last)]
+        first_version, last_version = entry.file.version, entry.file.end_version
+        assert first_version is not None and last_version is not None
+        within = versions[
+            bisect_left(versions, first_version) : bisect_right(versions, last_version)
+        ]
         if not entry.status.size:
             findings.add("unreadable-compaction", "the file is empty", path=entry.path)
-        elif len(within) == last - first + 1:
+        elif len(within) == last_version - first_version + 1:
             commits = [listing.commits[version] for version in within]
             try:
                 problem = compare_compaction(store, commits, entry.file.name)
@@ -175,7 +187,7 @@ def check_compactions(store: Store, listing: LogListing, findings: Findings) -> 
                 # The commits themselves cannot be reconciled, which is reported for them.
                 continue
             if problem is not None:
-                findings.add("compaction-differs", problem, version=last, path=entry.path)
+                findings.add("compaction-differs", problem, version=last_version, path=entry.path)
 
 
 def _check_times(history: LogHistory, findings: Findings) -> None:
@@ -229,16 +241,16 @@ def check_mapping(history: LogHistory, findings: Findings) -> None:
     name would show them again. Columns are identified by their IDs. If column mapping was off in
     between, all files were rewritten, and earlier names no longer matter.
     """
-    known: dict[_Path, object] = {}
+    earlier_paths: dict[_Path, object] = {}
     changed = {fact.version for fact in history.commits if fact.actions.metadata is not None}
     for version, state in history.states({history.first, *changed}):
         if state.protocol is None or state.metadata is None:
             continue
         columns = dict(_columns(state.protocol, state.metadata))
         if not columns:
-            known.clear()
+            earlier_paths.clear()
         for path, number in columns.items():
-            before = known.setdefault(path, number)
+            before = earlier_paths.setdefault(path, number)
             if before != number:
                 findings.add(
                     "reused-physical-name",
@@ -247,7 +259,7 @@ def check_mapping(history: LogHistory, findings: Findings) -> None:
                     version=version,
                     path=_commit_path(version),
                 )
-        known |= columns
+        earlier_paths |= columns
 
 
 def _columns(protocol: Protocol, metadata: Metadata) -> Iterator[tuple[_Path, object]]:
@@ -278,12 +290,18 @@ def check_hadoop_checksums(store: Store, inventory: LogInventory, findings: Find
         # Only the local file system uses these files; copies in a bucket have no effect.
         return
     sizes = {entry.path: entry.status.size for entry in inventory.entries}
-    kept = {e.path for e in inventory.entries if e.file.kind is LogFileKind.HADOOP_CHECKSUM}
+    checksum_paths = {
+        e.path for e in inventory.entries if e.file.kind is LogFileKind.HADOOP_CHECKSUM
+    }
     for path, size in sizes.items():
         name = hadoop_checksum_name(path)
         # Checked twice, because the hint and then its checksum may be replaced between the two
         # reads.
-        if name in kept and _differs(store, path, size, name) and _differs(store, path, size, name):
+        if (
+            name in checksum_paths
+            and _differs(store, path, size, name)
+            and _differs(store, path, size, name)
+        ):
             findings.add(
                 "stale-hadoop-checksum", f"the checksum {name} belongs to another file", path=path
             )

@@ -109,8 +109,8 @@ class TableFiles:
             return sizes
         # In batches ordered by folder, because most stores list every folder of a batch.
         order = pc.sort_indices(locations).to_numpy()
-        parts = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
-        looked_up = [self._look_up(locations.take(integers(part))) for part in parts]
+        batches = [order[at : at + _LOOKED_UP] for at in range(0, len(order), _LOOKED_UP)]
+        looked_up = [self._look_up(locations.take(integers(part))) for part in batches]
         ordered = pa.chunked_array([c for part in looked_up for c in part.chunks], pa.int64())
         return ordered.take(integers(np.argsort(order)))
 

@@ -155,22 +155,24 @@ class PartReading:
         Holds at most `most_ranges` ranges for each of the files that it reads at a time. `files` is
         always read to its end. Errors of the store are raised.
         """
-        left, alone = self.most_ranges, Lock()
+        ranges_left, alone = self.most_ranges, Lock()
         with StreamingPool(_TOGETHER) as pool:
             for table in files:
                 parts: list[_Part] = []
-                for first in range(0, table.num_rows, _TOGETHER):
-                    if not left:
+                for first_row in range(0, table.num_rows, _TOGETHER):
+                    if not ranges_left:
                         break
-                    rows = table.slice(first, _TOGETHER).to_pylist()
+                    rows = table.slice(first_row, _TOGETHER).to_pylist()
                     for some_ranges in pool.map(
-                        partial(self._some_parts, store, left, alone), rows
+                        partial(self._some_parts, store, ranges_left, alone), rows
                     ):
-                        fitting = _fitting(some_ranges, left)
+                        fitting = _fitting(some_ranges, ranges_left)
                         parts += fitting
                         is_whole = bool(fitting) and fitting[-1].complete is not None
-                        left = left - sum(part.cost for part in fitting) if is_whole else 0
-                        if not left:
+                        ranges_left = (
+                            ranges_left - sum(part.cost for part in fitting) if is_whole else 0
+                        )
+                        if not ranges_left:
                             break
                 if parts:
                     yield _batch(parts)
@@ -287,22 +289,22 @@ def check_row_ids(
     """
     total = int(present.num_rows)
     comparison = _Comparison(present["path"], findings, version)
-    first = passed = 0
+    first_row = passed = 0
     most = size = reader.files_per_round
-    while first < total and not comparison.is_full:
-        files = _files(present.slice(first, size), first)
-        parts, whole = _unbroken(reader(files, passed=passed), first)
+    while first_row < total and not comparison.is_full:
+        files = _files(present.slice(first_row, size), first_row)
+        parts, whole = _unbroken(reader(files, passed=passed), first_row)
         comparison.add(parts)
         if not parts.num_rows or parts["part"][0].as_py() != passed:
             # Otherwise the same files would be read without end.
             raise RuntimeError("the reader of row IDs omitted the part that was to come first")
-        begun = int(np.count_nonzero(parts["at"].to_numpy() == first + whole))
+        begun = int(np.count_nonzero(parts["at"].to_numpy() == first_row + whole))
         passed = begun if whole else passed + begun
-        first += whole
+        first_row += whole
         # Files with many ranges are read in small rounds, because the rest of a round is in vain.
         size = min(2 * size, most) if whole == files.num_rows else max(1, whole)
         if progress is not None:
-            progress("row IDs", first, total)
+            progress("row IDs", first_row, total)
     comparison.finish()
     return total - comparison.compared
 
