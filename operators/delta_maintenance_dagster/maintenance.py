@@ -222,13 +222,15 @@ def table_runs(
 def sums_of(ended: Sequence[FinishedRun]) -> str:
     """Returns what a step did on several tables, in one line."""
     from delta_maintenance.policies.approval import waiting_texts
-    from delta_maintenance.policies.entries import PastRun, gained
+    from delta_maintenance.policies.entries import PastRun, gain_texts
 
     runs = [PastRun.of(finished.result, None) for finished in ended]
     statuses = Counter(run.status.replace("-", " ") for run in runs)
     counts = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
     waits = waiting_texts([plan for finished in ended for plan in finished.pending])
-    return "; ".join([f"{len(runs):,} tables: {counts}", *gained(runs, now=clock.now()), *waits])
+    return "; ".join(
+        [f"{len(runs):,} tables: {counts}", *gain_texts(runs, now=clock.now()), *waits]
+    )
 
 
 def failure_of(failed: Sequence[FinishedRun], *, of: int) -> dg.Failure:

@@ -92,8 +92,8 @@ class Resources:
         if any(table.among is not None for table in tables):
             # Of patterns.
             connections.add(None)
-        others = tuple(storage.named(connection) for connection in connections)
-        return cls(storage=storage, spark=spark, tables=tuple(tables), others=others)
+        other_stores = tuple(storage.named(connection) for connection in connections)
+        return cls(storage=storage, spark=spark, tables=tuple(tables), others=other_stores)
 
     def of(self, table: DeltaTable) -> Resources:
         """Returns the resources that the policy of a table names, or else these."""

@@ -242,7 +242,7 @@ class TableRun:
     ) -> FinishedRun:
         from delta_maintenance.metrics.runs import report
         from delta_maintenance.policies.approval import waiting_texts
-        from delta_maintenance.policies.entries import PastRun, gained
+        from delta_maintenance.policies.entries import PastRun, gain_texts
 
         report(result)
         log = self.context.log
@@ -263,7 +263,7 @@ class TableRun:
             problem = in_dagster(acknowledgement or result.problem or "")
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
-            told_of = [f"{self.table.label}: {result.status}", *gained([run], now=clock.now())]
+            told_of = [f"{self.table.label}: {result.status}", *gain_texts([run], now=clock.now())]
             log.info("; ".join([*told_of, *waiting_texts(pending)]))
         approval = {}
         if pending and self.approval_job is not None:

@@ -32,7 +32,7 @@ def test_the_configuration_sets_the_location_of_assessments(
 ) -> None:
     configure(monkeypatch, assessments=f" {tmp_path}/kept ")
     settings.assessment_store().save(assessment())
-    assert settings.assessment_store().named("orders") is not None
+    assert settings.assessment_store().find_by_name("orders") is not None
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 

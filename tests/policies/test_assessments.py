@@ -222,7 +222,7 @@ def test_any_names_come_back_each_with_an_address_of_its_own(names: list[str]) -
         entry.name for entry in store.load_all() if isinstance(entry, AssessmentEntry)
     ] == sorted(names)
     for number, name in enumerate(names):
-        assert loaded(store, f"s3://lake/{number}") == store.named(name)
+        assert loaded(store, f"s3://lake/{number}") == store.find_by_name(name)
 
 
 @pytest.mark.parametrize(

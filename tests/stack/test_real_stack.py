@@ -86,7 +86,7 @@ def test_a_run_over_all_tables_and_again_after_a_clear(airflow: Airflow, lake: P
     assert summary["num_problems"] == 0
     assert checkpoint_of(lake / "neglected") is not None
     assert not (lake / "neglected/0.parquet").exists()
-    kept = AssessmentStore(str(airflow.home / "assessments")).named("neglected")
+    kept = AssessmentStore(str(airflow.home / "assessments")).find_by_name("neglected")
     assert isinstance(kept, AssessmentEntry) and kept.run is not None
     assert kept.run.status in ("done", "nothing-due")
 

@@ -22,7 +22,7 @@ from fastapi.responses import RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.policies.acknowledgements import Acknowledgement, acknowledged
+from delta_maintenance.policies.acknowledgements import Acknowledgement, acknowledge_failure
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 
 SCHEDULED_DAG = "delta_maintenance"
@@ -48,7 +48,7 @@ def add_acknowledgement(app: FastAPI, ask: Ask, *, now: Callable[[], datetime]) 
         def make(entry: AssessmentEntry) -> Acknowledgement | None:
             if remove:
                 return None
-            return acknowledged(
+            return acknowledge_failure(
                 entry.failure,
                 name=name,
                 reason=reason,

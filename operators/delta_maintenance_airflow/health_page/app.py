@@ -325,7 +325,7 @@ def _load(store: AssessmentStore, *, name: str, uri: str | None) -> Any:
         entry = store.load(at, name=name) if at else None
         if entry is not None:
             return entry
-    return store.named(name)
+    return store.find_by_name(name)
 
 
 def _environment() -> Environment:

@@ -33,7 +33,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     `blocked`. `due` lists what is due after the run.
     """
     # Loads pyarrow, which loading definitions must not require.
-    from delta_maintenance.policies.entries import PastRun, gained
+    from delta_maintenance.policies.entries import PastRun, gain_texts
 
     before = result.before.health if result.before is not None else None
     latest = result.newest_assessment
@@ -44,7 +44,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     }
     if result.problem is not None:
         facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
-    if brought := gained([PastRun.of(result, None)], now=result.ended_at):
+    if brought := gain_texts([PastRun.of(result, None)], now=result.ended_at):
         facts["gained"] = dg.MetadataValue.text("; ".join(brought))
     facts["operations"] = _outcome_table(result.outcomes)
     if pending:

@@ -126,7 +126,7 @@ def still_acknowledged(
     return None if done or not _is_wanted(assessment, step) else acknowledgement
 
 
-def acknowledged(
+def acknowledge_failure(
     failure: Failure | None,
     *,
     name: str,

@@ -93,7 +93,7 @@ class ApprovedPlan(Record):
             held=HeldBack.versions(getattr(plan, "held", ())),
         )
 
-    def narrowed(self, record: AnyOperation, options: Record) -> Record:
+    def narrow_options(self, record: AnyOperation, options: Record) -> Record:
         """Returns the options for planning again, so that the operation does no more than approved.
 
         Files whose retention ended later are kept, and so are those that were held; files that were
@@ -312,7 +312,7 @@ class PendingPlan(Record):
         """Whether the plan, which no person requested, is shown instead of a new one."""
         return not self.requested and -SKEW <= now - self.plan.planned_at < PLAN_LIFE
 
-    def unasked(self, approved_at: datetime | None) -> Self | None:
+    def without_question(self, approved_at: datetime | None) -> Self | None:
         """Returns the plan after its question was closed; None if it is not asked about again."""
         if self.requested:
             return None

@@ -267,11 +267,11 @@ def _order(rules: Rules) -> list[AnyOperation]:
     return order
 
 
-def _before(part: PolicyPart | None, rules: Rules) -> tuple[str, ...]:
-    value = rules.value(part.key) if part is not None else None
-    if part is None or part.before is None or value is None:
+def _before(policy_part: PolicyPart | None, rules: Rules) -> tuple[str, ...]:
+    value = rules.value(policy_part.key) if policy_part is not None else None
+    if policy_part is None or policy_part.before is None or value is None:
         return ()
-    names: Callable[[object], tuple[str, ...]] = load(part.before)
+    names: Callable[[object], tuple[str, ...]] = load(policy_part.before)
     return names(value)
 
 

@@ -128,7 +128,7 @@ class AssessmentStore:
         entry = self.entry_of(plan.uri, plan.name)
         if entry is not None:
             pending = (
-                waiting.unasked(approved_at) if waiting.key == plan.key else waiting
+                waiting.without_question(approved_at) if waiting.key == plan.key else waiting
                 for waiting in entry.pending
             )
             plans = tuple(waiting for waiting in pending if waiting is not None)
@@ -152,7 +152,7 @@ class AssessmentStore:
         assessment has replaced it in the meantime. Raises `InvalidRequestError` without an entry,
         and the errors of `make`.
         """
-        named_entry = self.named(name)
+        named_entry = self.find_by_name(name)
         uri = named_entry.assessment.uri if isinstance(named_entry, AssessmentEntry) else name
         for _ in range(_TURNS):
             entry = self.entry_of(uri, name)
@@ -223,7 +223,7 @@ class AssessmentStore:
             status = self.store.stat(_file_named(uri if name is None else name))
         return self._read(status) if status is not None else None
 
-    def named(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
+    def find_by_name(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
         """The state of the table with a name, found among all entries. Raises errors of the
         store.
         """

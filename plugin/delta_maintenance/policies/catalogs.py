@@ -184,15 +184,15 @@ class CatalogSearch:
         A remembered table costs no request, unless conditions need its tags and those that are
         remembered are old. Raises the errors of `Catalog.resolve` and of `Catalog.described`.
         """
-        found, now = self._remembered.by_name.get(name), clock.now()
-        if found is None or self._lacks(found, now, always=False):
+        catalog_table, now = self._remembered.by_name.get(name), clock.now()
+        if catalog_table is None or self._lacks(catalog_table, now, always=False):
             with self._open(storage_options) as catalog:
-                found = found or catalog.resolve(name)
-                described = self._describe(catalog, [found], now)
+                catalog_table = catalog_table or catalog.resolve(name)
+                described = self._describe(catalog, [catalog_table], now)
             for failure in described.failures:
                 raise failure.error
-            (found,) = described.tables
-        return self._policy.table_in(self._key, found)
+            (catalog_table,) = described.tables
+        return self._policy.table_in(self._key, catalog_table)
 
     @cached_property
     def _remembered(self) -> Remembered:
@@ -209,12 +209,12 @@ class CatalogSearch:
         entries = self._policy.names[self._key]
         before = self._remembered
 
-        def wanted(parts: tuple[str, ...]) -> bool:
-            below = self._rule.below(self._key, parts)
+        def wanted(name_parts: tuple[str, ...]) -> bool:
+            below = self._rule.below(self._key, name_parts)
             return below is not None and any(entry.covers_name(below) for entry in entries)
 
-        def leads_to(parts: tuple[str, ...]) -> bool:
-            below = self._rule.below(self._key, parts)
+        def leads_to(name_parts: tuple[str, ...]) -> bool:
+            below = self._rule.below(self._key, name_parts)
             return below is not None and any(entry.leads_to(below) for entry in entries)
 
         listing = catalog.list(leads_to=leads_to, includes=wanted, known_tables=before.by_name)
@@ -280,8 +280,8 @@ class CatalogSearch:
         of the catalog were listed; and a line for each whose condition holds for no table.
         """
 
-        def below(parts: tuple[str, ...]) -> tuple[str, ...]:
-            return self._rule.below(self._key, parts) or ()
+        def below(name_parts: tuple[str, ...]) -> tuple[str, ...]:
+            return self._rule.below(self._key, name_parts) or ()
 
         listed = [(table, below(table.name.parts)) for table in tables]
         unlisted = [below(parts_of(where)) for where in failed]

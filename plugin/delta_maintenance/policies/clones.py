@@ -226,19 +226,19 @@ class PolicyClones:
         at, problem = self._unreached.get(entry.uri, (None, None))
         return problem if at is not None and self.now() - at < _FRESH else None
 
-    def _entries(self, own: PolicyTable) -> Iterator[PolicyTable]:
+    def _entries(self, policy_table: PolicyTable) -> Iterator[PolicyTable]:
         """Yields the entries of the policy that may be of the same table as another one."""
         yield from self.tables
         catalogs = 0
         for policy in self.policies:
             yield from policy.named_tables
             catalogs += sum(map(bool, policy.names.values()))
-            address = Address.parse(own.uri)
-            real = os.path.realpath(address.path) if address.is_local else own.uri
+            address = Address.parse(policy_table.uri)
+            real = os.path.realpath(address.path) if address.is_local else policy_table.uri
             if policy.has_table_at(real):
                 # A pattern does not follow links.
                 yield policy.table_at(real)
-        if catalogs > (own.catalog_name is not None):
+        if catalogs > (policy_table.catalog_name is not None):
             with self._lock:
                 self.discovered = self.discovered or self.discover()
             yield from (*self.discovered.tables, *self.discovered.aliases)
@@ -247,8 +247,8 @@ class PolicyClones:
         """Whether a table has the same file as a store: its copies are of another time."""
         options = self.options_at(entry.rules.storage, entry.uri)
         with closing(open_table(entry.uri, options).store) as other_store:
-            own, its = store.stat(path), other_store.stat(path)
-            if own is None or its is None or mark_of(own) != mark_of(its):
+            own_status, its = store.stat(path), other_store.stat(path)
+            if own_status is None or its is None or mark_of(own_status) != mark_of(its):
                 return False
             return other_store.read_head(path, _HEAD) == store.read_head(path, _HEAD)
 
@@ -367,9 +367,9 @@ class PolicyClones:
                 )
             return last_references.or_failed(problem, folders.sorted(), now=now)
 
-    def _was_listed(self, part: str) -> bool:
+    def _was_listed(self, pattern: str) -> bool:
         """Whether an earlier run could list a pattern, or a part of a catalog."""
-        return any(_is_part(part, listed) for listed in self._listed)
+        return any(_is_part(pattern, listed) for listed in self._listed)
 
     def _require_known(
         self, unexamined: Mapping[str, str], table: str, *, all_of_them: bool
@@ -385,13 +385,15 @@ class PolicyClones:
         ]
         self._warned.update(unexamined)
         if new_problems:
-            rest = f", and {len(new_problems) - _NAMED} more" if len(new_problems) > _NAMED else ""
+            others_text = (
+                f", and {len(new_problems) - _NAMED} more" if len(new_problems) > _NAMED else ""
+            )
             _logger.warning(
                 "%s%s could not be examined for shallow clones: nothing shows that they need files "
                 "of other tables, so vacuums do not wait for them; with clones: {unreadable: "
                 "block} in the defaults of the policy they do",
                 ", ".join(new_problems[:_NAMED]),
-                rest,
+                others_text,
             )
 
     def _remembered(self) -> dict[str, References]:
@@ -423,9 +425,9 @@ def _is_recent(references: References, now: datetime) -> bool:
     )
 
 
-def _is_part(part: str, whole: str) -> bool:
+def _is_part(pattern: str, wider_pattern: str) -> bool:
     """Whether a part of a catalog, or a pattern, belongs to another or is the same."""
-    return f"{part}.".startswith(f"{whole}.")
+    return f"{pattern}.".startswith(f"{wider_pattern}.")
 
 
 def _problem_of(error: Exception, table: PolicyTable) -> str:

@@ -133,7 +133,9 @@ class Discovery:
         return replace(
             self,
             unlisted=(*self.unlisted, *failures),
-            listed=tuple(part for part in self.listed if part not in gone),
+            listed=tuple(
+                pattern_or_part for pattern_or_part in self.listed if pattern_or_part not in gone
+            ),
             empty=tuple(pattern for pattern in self.empty if pattern not in gone),
         )
 
@@ -352,7 +354,9 @@ class _Merged:
         return Discovery(
             tuple(self._tables.values()),
             tuple(self.unlisted),
-            tuple(part for part in self._listed if part not in failed),
+            tuple(
+                listed_pattern for listed_pattern in self._listed if listed_pattern not in failed
+            ),
             tuple(self._duplicates),
             tuple(self._aliases),
             self._passed_over,
@@ -371,9 +375,9 @@ def _run_searches(
         return list(pool.map(lambda search: search.attempt(storage_options), searches))
 
 
-def _same_name(name: str, first: str, second: str) -> DeltaMaintenanceError:
+def _same_name(name: str, first_uri: str, second: str) -> DeltaMaintenanceError:
     return InvalidRequestError(
-        f"the tables {first} and {second} are both named {name}",
+        f"the tables {first_uri} and {second} are both named {name}",
         remedy="give the patterns names, which go before those of their tables",
     )
 

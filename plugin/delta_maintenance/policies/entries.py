@@ -93,7 +93,7 @@ class PastRun(Record):
         )
 
 
-def gained(runs: Sequence[PastRun], *, now: datetime) -> tuple[str, ...]:
+def gain_texts(runs: Sequence[PastRun], *, now: datetime) -> tuple[str, ...]:
     """What runs on tables brought, as clauses for people; empty if they brought nothing."""
     counted = [run.data_files for run in runs if run.data_files is not None]
     files, files_after = (

@@ -159,7 +159,9 @@ def plan_for_approval(
     return _Request(context, find(due.operation), due, None).for_approval(commits_made)
 
 
-def failed(context: Context, blank: OperationOutcome, error: Exception) -> OperationOutcome:
+def failure_outcome(
+    context: Context, blank: OperationOutcome, error: Exception
+) -> OperationOutcome:
     """Returns the outcome of an operation that ended with an error.
 
     Raises `BusyError` and the errors that the environment names again, which end the run.
@@ -238,7 +240,7 @@ class _Request:
 
     def _narrow_options(self) -> Record:
         approved = self.approved
-        return self.asked if approved is None else approved.narrowed(self.record, self.asked)
+        return self.asked if approved is None else approved.narrow_options(self.record, self.asked)
 
     def plan_only_outcome(self) -> OperationOutcome:
         """Returns the plan, with the limits that it would exceed."""

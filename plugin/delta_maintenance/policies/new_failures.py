@@ -66,8 +66,8 @@ class FailureChanges:
                 lines.append(f"and {len(self.new) - _MAX_NAMES:,} more")
         if self.recovered:
             names = ", ".join(self.recovered[:_MAX_NAMES])
-            rest = ", …" if len(self.recovered) > _MAX_NAMES else ""
-            lines.append(f"{'' if self.new else f'{title}: '}well again: {names}{rest}")
+            ending = ", …" if len(self.recovered) > _MAX_NAMES else ""
+            lines.append(f"{'' if self.new else f'{title}: '}well again: {names}{ending}")
         return "\n".join(lines)
 
 

@@ -18,7 +18,13 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import Context, RunEnvironment, execute, failed, with_freed
+from delta_maintenance.policies.execute import (
+    Context,
+    RunEnvironment,
+    execute,
+    failure_outcome,
+    with_freed,
+)
 from delta_maintenance.policies.measuring import TableState, measured
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult, updated_runs
 from delta_maintenance.policies.run import RunStatus, result_of_failure
@@ -176,7 +182,7 @@ def _outcome(
                 started_at=started,
                 engine=request.engine if request is not None else "local",
             )
-            outcome = failed(context, blank, error)
+            outcome = failure_outcome(context, blank, error)
         outcome = with_freed(context, outcome, context.table.store.bytes_of_deleted)
     seconds = (context.environment.now() - started).total_seconds()
     return replace(outcome, seconds=seconds, cost=measurement.cost)
@@ -186,7 +192,7 @@ def _merge_options(
     table: PolicyTable,
     record: AnyOperation,
     assessment: Assessment,
-    given: Mapping[str, Any],
+    requested: Mapping[str, Any],
 ) -> AssessedOperation:
     """Merges the options of the request with those of the policy; empty ones are the policy's.
 
@@ -202,9 +208,9 @@ def _merge_options(
     writers = table.rules.other_writers
     if record.effects.changes_table and writers is not None:
         by_policy = {"other_writers": writers, **by_policy}
-    requested_options: Any = read_options(record, {**by_policy, **without_empty(given)})
+    requested_options: Any = read_options(record, {**by_policy, **without_empty(requested)})
     engine: Literal["local", "spark"] = assessed.engine if assessed is not None else "local"
-    if "engine" in given and requested_options.engine != "auto":
+    if "engine" in requested and requested_options.engine != "auto":
         engine = requested_options.engine
     return AssessedOperation(
         operation=record.name,

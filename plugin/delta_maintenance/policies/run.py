@@ -33,7 +33,7 @@ from delta_maintenance.policies.execute import (
     Context,
     RunEnvironment,
     execute,
-    failed,
+    failure_outcome,
     plan_for_approval,
     with_freed,
 )
@@ -232,7 +232,7 @@ class _Run:
                         approved=approved,
                     )
             except Exception as error:
-                outcome = failed(self.context, blank, error)
+                outcome = failure_outcome(self.context, blank, error)
             outcome = with_freed(self.context, outcome, self._bytes_of_deleted)
         seconds = (self.context.environment.now() - now).total_seconds()
         outcome = replace(outcome, seconds=seconds, cost=measurement.cost)

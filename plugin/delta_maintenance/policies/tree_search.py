@@ -63,7 +63,7 @@ def tables_in(
             level = sorted(deeper)
             listed = list(pool.map(store.list_level, level))
     for path in sorted(empty):
-        if not any(_is_below(other, path) for other in (tables | empty) - {path}):
+        if not any(_is_below(other_path, path) for other_path in (tables | empty) - {path}):
             yield path
 
 

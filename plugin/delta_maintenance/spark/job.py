@@ -159,7 +159,7 @@ def _run(spec: JobSpec, spark: SparkSession, progress: LoggedProgress, row: OneO
         newest=snapshots.to_plan,
     )
     approved = None if spec.approved is None else ApprovedPlan.from_json(spec.approved)
-    narrowed = options if approved is None else approved.narrowed(record, options)
+    narrowed = options if approved is None else approved.narrow_options(record, options)
     prepared = record.prepare(table, narrowed, context)
     assert prepared is not None, "there is an engine"
     plan = prepared.plan

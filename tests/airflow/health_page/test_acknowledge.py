@@ -45,7 +45,7 @@ def send(
 
 
 def stored(site: Site) -> Acknowledgement | None:
-    entry = site.store.named("orders")
+    entry = site.store.find_by_name("orders")
     assert isinstance(entry, AssessmentEntry)
     return entry.acknowledgement
 

@@ -25,7 +25,7 @@ MANUAL = "/dags/delta_manual/runs/manual__1/tasks/one_table.approve/mapped/0"
 def planned(site: Site, name: str = "orders") -> PendingPlan:
     """A plan of the policy that waits, about which nobody was asked yet."""
     site.store.save(*waiting(name))
-    entry = site.store.named(name)
+    entry = site.store.find_by_name(name)
     assert isinstance(entry, AssessmentEntry)
     (plan,) = entry.pending
     return plan
@@ -176,7 +176,7 @@ def test_the_person_who_asked_is_told_that_another_must_approve(
 
 
 def _pending(site: Site) -> tuple[PendingPlan, ...]:
-    entry = site.store.named("orders")
+    entry = site.store.find_by_name("orders")
     assert isinstance(entry, AssessmentEntry)
     return entry.pending
 

@@ -123,7 +123,7 @@ def test_fsck_finds_what_is_wrong_with_a_broken_table(server: Server, browser: B
         page.wait_for_selector(".findings")
         assert "restore the missing commits" in page.inner_text(".findings")
         picture(page, "health-broken")
-    entry = server.store.named("broken")
+    entry = server.store.find_by_name("broken")
     assert isinstance(entry, AssessmentEntry) and entry.assessment.status == "failed"
 
 

@@ -45,7 +45,7 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
 
 def test_a_plan_that_the_policy_does_not_request_is_shown_with_its_reason(site: Site) -> None:
     site.store.save(*waiting("orders"))
-    entry = site.store.named("orders")
+    entry = site.store.find_by_name("orders")
     assert isinstance(entry, AssessmentEntry)
     link = "/dags/delta_manual/runs/manual__1/tasks/one_table.approve/mapped/0"
     plan = replace(entry.pending[0], requested=True, link=link, reason="requested manually")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.policies.acknowledgements import acknowledged
+from delta_maintenance.policies.acknowledgements import acknowledge_failure
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.testing.actions import add, metadata, protocol
 from delta_maintenance.testing.table_builder import TableBuilder
@@ -28,7 +28,7 @@ Chat = list[tuple[str | None, str]]
 
 def acknowledge(*names: str) -> None:
     def make(entry: AssessmentEntry) -> Any:
-        return acknowledged(
+        return acknowledge_failure(
             entry.failure,
             name=entry.name,
             reason="the owner knows",
@@ -156,7 +156,7 @@ def test_small_work_is_batched_and_a_failure_leaves_the_rest_of_its_batch_alone(
     summary = found["summary"].told
     assert summary["statuses"] == {"done": 13, "stopped": 1}
     assert [problem[:3] for problem in summary["problems"]] == ["u: "]
-    entry = assessment_store().named("lake/t03")
+    entry = assessment_store().find_by_name("lake/t03")
     assert isinstance(entry, AssessmentEntry) and entry.link is not None
     assert entry.link.endswith("/tasks/run/mapped/0")
     again = run("delta_maintenance")

@@ -70,7 +70,7 @@ def test_due_operations_run_and_a_broken_table_does_not_stop_others(
     assert "of nobody" in told["s3://unlisted/**"]
     kept = assessment_store().load("s3://unlisted/**")
     assert isinstance(kept, AssessmentEntry) and kept.assessment.subject == "pattern"
-    gone = assessment_store().named("gone")
+    gone = assessment_store().find_by_name("gone")
     assert isinstance(gone, AssessmentEntry) and gone.assessed_link is not None
     assert "/tasks/assess/mapped/" in gone.assessed_link
 
@@ -106,7 +106,7 @@ def test_a_busy_table_is_skipped_and_shown_on_the_page(
     assert found["summary"].told["statuses"] == {"busy": 1}
     found = scheduled(run)
     assert found["run[0]"].told["operations"] == ["checkpoint: done"]
-    entry = store.named("t")
+    entry = store.find_by_name("t")
     assert isinstance(entry, AssessmentEntry)
     assert entry.run is not None and entry.run.status == "done"
     assert entry.link is not None and entry.link.endswith("/tasks/run/mapped/0")
@@ -145,7 +145,7 @@ def test_one_question_covers_all_plans_and_the_chosen_ones_run(
     assert "run_approved[1]" not in found
     assert not (tmp_path / "a/0.parquet").exists() and (tmp_path / "b/0.parquet").exists()
     store = assessment_store()
-    pending = {name: store.named(name).pending for name in ("a", "b", "clean")}
+    pending = {name: store.find_by_name(name).pending for name in ("a", "b", "clean")}
     assert {name: len(plans) for name, plans in pending.items()} == {"a": 0, "b": 1, "clean": 0}
 
     # The plan of b is part of the next question, and needs no separate task.

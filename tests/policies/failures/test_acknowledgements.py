@@ -14,7 +14,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.acknowledgements import (
     Acknowledgement,
     Failure,
-    acknowledged,
+    acknowledge_failure,
     end_of,
 )
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
@@ -43,7 +43,7 @@ def acknowledge(
     store: AssessmentStore, until: str | None = "7d", *, changed: bool = False
 ) -> Acknowledgement:
     def make(entry: AssessmentEntry) -> Acknowledgement:
-        return acknowledged(
+        return acknowledge_failure(
             entry.failure,
             name=entry.name,
             reason="restored on Monday",
@@ -59,7 +59,7 @@ def acknowledge(
 
 
 def covers(store: AssessmentStore, *, now: datetime = NOW) -> bool:
-    entry = store.named("orders")
+    entry = store.find_by_name("orders")
     assert isinstance(entry, AssessmentEntry)
     return entry.acknowledged(now=now) is not None
 
@@ -73,7 +73,7 @@ def test_it_survives_assessments_of_the_same_failure_until_it_ends(store: Assess
     end = NOW + timedelta(days=7)
     assert not covers(store, now=end)
     store.save(broken(at=end))
-    entry = store.named("orders")
+    entry = store.find_by_name("orders")
     assert isinstance(entry, AssessmentEntry) and entry.acknowledgement is None
 
 
@@ -185,9 +185,9 @@ def test_it_needs_a_failure_a_reason_and_an_end(given: dict[str, Any], problem: 
         "until_changed": False,
         "now": NOW,
     }
-    assert acknowledged(**whole).reason == "known"
+    assert acknowledge_failure(**whole).reason == "known"
     with pytest.raises(InvalidRequestError, match=problem):
-        acknowledged(**{**whole, **given})
+        acknowledge_failure(**{**whole, **given})
 
 
 def test_the_end_is_a_date_a_time_or_a_duration() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.policies.acknowledgements import acknowledged
+from delta_maintenance.policies.acknowledgements import acknowledge_failure
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.new_failures import report_new_failures
 from tests.support.tables.assessed_tables import NOW, assessment
@@ -90,7 +90,7 @@ def test_acknowledged_failures_are_new_when_the_acknowledgement_has_ended(chat: 
     chat.run("a")
 
     def make(entry: Any) -> Any:
-        return acknowledged(
+        return acknowledge_failure(
             entry.failure,
             name="a",
             reason="known",

@@ -89,7 +89,7 @@ def test_a_table_that_moved_is_known_by_its_new_address() -> None:
     new = {name: uri for name, (_, uri) in moves.items()}
     assert {each.name: each.assessment.uri for each in shown(store)} == new
     for name, uri in new.items():
-        entry = store.named(name)
+        entry = store.find_by_name(name)
         assert isinstance(entry, AssessmentEntry) and entry.assessment.uri == uri
 
 

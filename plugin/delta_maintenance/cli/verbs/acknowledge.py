@@ -66,7 +66,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Stores or removes an acknowledgement."""
-    from delta_maintenance.policies.acknowledgements import acknowledged
+    from delta_maintenance.policies.acknowledgements import acknowledge_failure
     from delta_maintenance.policies.assessments import AssessmentStore
 
     if arguments.remove and (arguments.reason or arguments.until or arguments.until_changed):
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     def make(entry: AssessmentEntry) -> Acknowledgement | None:
         if arguments.remove:
             return None
-        return acknowledged(
+        return acknowledge_failure(
             entry.failure,
             name=entry.name,
             reason=arguments.reason or "",

@@ -246,10 +246,10 @@ def _sums(
     arguments: argparse.Namespace,
     acknowledged: Mapping[str, Acknowledgement],
 ) -> Iterator[str]:
-    """The outcome of all tables, what was gained, and how to approve what waits."""
+    """The outcome of all tables, what was gain_texts, and how to approve what waits."""
     from delta_maintenance.operations.core.freed import unfreed_texts
     from delta_maintenance.policies.approval import pending_of, waiting_texts
-    from delta_maintenance.policies.entries import PastRun, gained
+    from delta_maintenance.policies.entries import PastRun, gain_texts
 
     statuses = Counter(
         "acknowledged" if result.name in acknowledged else result.shown_status.replace("-", " ")
@@ -258,7 +258,7 @@ def _sums(
     counts = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
     yield f"{count_text(len(results), 'table')}: {counts}"
     runs, now = [PastRun.of(result, None) for result in results], clock.now()
-    if brought := gained(runs, now=now):
+    if brought := gain_texts(runs, now=now):
         yield "; ".join(brought)
     yield from unfreed_texts([freed for run in runs for freed in run.freed], now)
     pending = [plan for result in results for plan in pending_of(result)]

@@ -76,22 +76,22 @@ def _parse_spans(text: str) -> tuple[frozenset[int], timedelta, timedelta]:
     match = _WINDOW.fullmatch(text.strip().lower())
     if match is None:
         raise ValueError(f"{text!r} is not a window; write it like 'Mon-Fri 22:00-06:00'")
-    first, last = (_clock(match[end]) for end in ("from", "to"))
-    return _weekdays(match["first"], match["last"]), first, last if last > first else last + _DAY
+    start, until = (_clock(match[end]) for end in ("from", "to"))
+    return _weekdays(match["first"], match["last"]), start, until if until > start else until + _DAY
 
 
 def _clock(text: str) -> timedelta:
-    hours, minutes = (int(part) for part in text.split(":"))
+    hours, minutes = (int(digits) for digits in text.split(":"))
     length = timedelta(hours=hours, minutes=minutes)
     if length > _DAY or minutes > 59:
         raise ValueError(f"{text!r} is not a time of day; the last one is 24:00")
     return length
 
 
-def _weekdays(first: str | None, last: str | None) -> frozenset[int]:
-    if first is None:
+def _weekdays(first_day: str | None, last_day: str | None) -> frozenset[int]:
+    if first_day is None:
         return frozenset(range(7))
-    start, end = _DAYS.index(first), _DAYS.index(last or first)
+    start, end = _DAYS.index(first_day), _DAYS.index(last_day or first_day)
     return frozenset((start + offset) % 7 for offset in range((end - start) % 7 + 1))
 
 

@@ -83,15 +83,15 @@ class NamePattern:
 
     def matches(self, below: Sequence[str]) -> bool:
         """Whether a name matches, given its parts below the catalog."""
-        path = "/".join(encoded(part) for part in below)
+        path = "/".join(encoded(name_part) for name_part in below)
         return _expression("/".join(["", *self._parts])).fullmatch(f"/{path}") is not None
 
     def leads_to(self, below: Sequence[str]) -> bool:
         """Whether a namespace can contain a match, given its parts below the catalog."""
-        for pattern_part, part in zip(self._parts, below, strict=False):
+        for pattern_part, name_part in zip(self._parts, below, strict=False):
             if pattern_part == "**":
                 return True
-            if not _expression(pattern_part).fullmatch(encoded(part)):
+            if not _expression(pattern_part).fullmatch(encoded(name_part)):
                 return False
         return len(below) < len(self._parts)
 
@@ -101,12 +101,12 @@ class NamePattern:
 
     @cached_property
     def _parts(self) -> list[str]:
-        return [_literal(part) for part in self.text.split(".")[1:]]
+        return [_literal(name_part) for name_part in self.text.split(".")[1:]]
 
 
-def _literal(part: str) -> str:
+def _literal(name_part: str) -> str:
     """Encodes the literal characters of a part as names are encoded."""
-    pieces = re.split(r"([*?]+)", part)
+    pieces = re.split(r"([*?]+)", name_part)
     return "".join(
         piece if number % 2 else encoded(unquote(piece)) for number, piece in enumerate(pieces)
     )

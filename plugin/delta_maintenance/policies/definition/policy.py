@@ -125,7 +125,9 @@ class TableEntry(Rules):
 
     def name_of(self, path: str) -> str:
         """For a pattern: the name of that table."""
-        return "/".join(part for part in (self.name, path) if part) or self.uri_of(path)
+        return "/".join(name_part for name_part in (self.name, path) if name_part) or self.uri_of(
+            path
+        )
 
     def path_of(self, uri: str) -> str | None:
         """For a pattern: the path of a table below its root, however the address is spelled.
@@ -250,8 +252,8 @@ class Policy(PolicyModel):
             return None
         is_name_taken = any(table.name == LEDGER for table in self.named_tables)
         layers = [(LEDGER, rule.own_rules), (LEDGER, rule.maintenance)]
-        made = _table(Rules(), layers, rule.uri, rule.uri if is_name_taken else LEDGER)
-        return made.model_copy(update={"rules_from": (LEDGER,), "is_ledger": True})
+        ledger = _table(Rules(), layers, rule.uri, rule.uri if is_name_taken else LEDGER)
+        return ledger.model_copy(update={"rules_from": (LEDGER,), "is_ledger": True})
 
     @cached_property
     def patterns(self) -> tuple[TableEntry, ...]:
@@ -319,9 +321,9 @@ class Policy(PolicyModel):
         ledger = self.ledger_table
         if ledger is not None and address.place_of(uri) == address.place_of(ledger.uri):
             return ledger if name is None else ledger.model_copy(update={"name": name})
-        found = self._in_pattern(uri)
-        if found is not None:
-            entry, path = found
+        pattern_entry = self._in_pattern(uri)
+        if pattern_entry is not None:
+            entry, path = pattern_entry
             return self._table(entry.uri_of(path), name or entry.name_of(path), None)
         uri = uri.rstrip("/") or uri
         return self._table(uri, name or uri, None)

@@ -71,8 +71,8 @@ def _first_problem(error: ValidationError, text: str, model: type[BaseModel]) ->
     option = _option(first_error["loc"])
     line = _line(text, first_error["loc"])
     num_others = error.error_count() - 1
-    rest = f" (and {num_others} more)" if num_others else ""
-    return f"line {line}: {option}{_message(first_error, model)}{rest}"
+    others_text = f" (and {num_others} more)" if num_others else ""
+    return f"line {line}: {option}{_message(first_error, model)}{others_text}"
 
 
 def _message(problem: ErrorDetails, model: type[BaseModel]) -> str:
@@ -111,8 +111,8 @@ def _known_keys(schema: dict[str, Any], place: Sequence[int | str]) -> set[str]:
 
 def _option(location: tuple[int | str, ...]) -> str:
     text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    for key in location:
+        text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key
     return f"{text}: " if text else ""
 
 
@@ -120,14 +120,14 @@ def _line(text: str, location: tuple[int | str, ...]) -> int:
     """Returns the line of a value in the file; for a missing value, the line where it belongs."""
     node = yaml.compose(text, Loader=_Loader)
     line = 0 if node is None else node.start_mark.line
-    for part in location:
+    for key in location:
         if isinstance(node, yaml.MappingNode):
-            node_pair = next(((k, v) for k, v in node.value if k.value == part), None)
+            node_pair = next(((k, v) for k, v in node.value if k.value == key), None)
             if node_pair is None:
                 break
             line, node = node_pair[0].start_mark.line, node_pair[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int):
+            node = node.value[key]
             line = node.start_mark.line
         else:
             break

@@ -93,12 +93,12 @@ def _operations(names: tuple[OperationName, ...]) -> tuple[OperationName, ...]:
 Operations = Annotated[tuple[OperationName, ...], AfterValidator(_operations)]
 
 
-def _key(part: PolicyPart) -> tuple[Any, Any]:
+def _key(policy_part: PolicyPart) -> tuple[Any, Any]:
     """The type and the default of an operation's key."""
-    key_field = Field(default=None, description=part.description)
-    if part.rule == "bool":
+    key_field = Field(default=None, description=policy_part.description)
+    if policy_part.rule == "bool":
         return bool | None, key_field
-    rule = load(part.rule)
+    rule = load(policy_part.rule)
     return Annotated[rule | None, BeforeValidator(switched), Switch()], key_field
 
 
@@ -173,15 +173,19 @@ class Rules(_OperationRules):
                 "clones",
             )
         }
-        part = _PARTS.get(operation)
-        forced_rule = {} if part is None else {part.key: _at_once(part, self.value(part.key))}
+        policy_part = _PARTS.get(operation)
+        forced_rule = (
+            {}
+            if policy_part is None
+            else {policy_part.key: _at_once(policy_part, self.value(policy_part.key))}
+        )
         return Rules(**other_rules, **forced_rule)
 
 
-def _at_once(part: PolicyPart, value: object) -> Rule | bool:
-    if part.rule == "bool":
+def _at_once(policy_part: PolicyPart, value: object) -> Rule | bool:
+    if policy_part.rule == "bool":
         return True
-    kind: type[Rule] = load(part.rule)
+    kind: type[Rule] = load(policy_part.rule)
     if isinstance(value, Rule):
         return value.at_once()
     # A rule such as that of `expire` cannot be made without values: the request has them.
