@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from delta_maintenance.operations.expire import feed
+from delta_maintenance.operations.expire import changes
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory import MemoryStore
@@ -78,7 +78,7 @@ def test_long_changes_of_deletion_vectors_get_change_data_files(
     monkeypatch: pytest.MonkeyPatch, race: str | None
 ) -> None:
     """Here, every change of a file that has a vector counts as long."""
-    monkeypatch.setattr(feed, "_LONGEST_TEXT", 0)
+    monkeypatch.setattr(changes, "_LONGEST_TEXT", 0)
     store = LateStore()
     aged = Aged(store, **FEED)
     marked = aged.append(60, 45, 5, 4, stats=None)
@@ -116,8 +116,8 @@ def test_the_text_of_a_change_is_never_longer_than_assumed(
     for first, count, step in parts:
         rows |= BitMap64(range(first << 31, (first << 31) + count * step, step))
     text = DeletionVectorDescriptor.inline(rows).path_or_inline_dv
-    assert feed.is_too_long_for_spark(rows) or len(text) <= 65_535
-    assert not feed.is_too_long_for_spark(BitMap64(range(0, 20_000)))
+    assert changes.is_too_long_for_spark(rows) or len(text) <= 65_535
+    assert not changes.is_too_long_for_spark(BitMap64(range(0, 20_000)))
 
 
 def test_a_feed_that_is_switched_on_meanwhile_is_not_falsified() -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.layout import queries, query_files
+from delta_maintenance.operations.layout import queries
 from delta_maintenance.operations.layout.pushed_filters import parse_pushed
 from delta_maintenance.operations.layout.queries import EVERYTHING, queries_of
 from delta_maintenance.protocol.schema.condition import Opaque, parse_condition
@@ -116,7 +116,7 @@ def test_a_rolled_event_log_is_a_folder(
 def test_an_event_that_is_too_large_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(query_files, "MOST_BYTES", 400)
+    monkeypatch.setattr(queries, "MOST_BYTES", 400)
     large = EVENTS[1][:-1] + b', "rest": "' + b"x" * 1000 + b'"}'
     seen = found(
         tmp_path, b"\n".join([EVENTS[0], large, EVENTS[2]]).decode(), "file:///lake/orders"

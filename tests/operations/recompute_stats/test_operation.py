@@ -20,7 +20,7 @@ from delta_maintenance.operations import optimize, set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
-from delta_maintenance.operations.recompute_stats.listing import DefectListing
+from delta_maintenance.operations.recompute_stats.defects import DefectListing
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table

@@ -14,12 +14,17 @@ from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.cluster import ClusterOptions
 from delta_maintenance.operations.cluster.choice import BIN_BYTES, ClusterRules, choose
-from delta_maintenance.operations.cluster.overlap import files_apart
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.layout.reading import columns_of, read_bounds
 from delta_maintenance.operations.rewriting.choice import limited
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
-from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Numbers, live_columns
+from delta_maintenance.operations.rewriting.live_columns import (
+    LiveColumns,
+    Mask,
+    Numbers,
+    live_columns,
+)
 from delta_maintenance.operations.rewriting.new_files import contract_for
 from delta_maintenance.operations.rewriting.planning import (
     Survey,
@@ -31,6 +36,7 @@ from delta_maintenance.operations.rewriting.planning import (
     written_lately_in,
 )
 from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.layout.bounds import ColumnBounds, order_keys
 from delta_maintenance.protocol.layout.clustering import (
     CUBE,
     CUBE_COLUMNS,
@@ -41,12 +47,49 @@ from delta_maintenance.protocol.layout.clustering import (
     named_columns,
     newest_cube,
 )
+from delta_maintenance.protocol.layout.measures import overlap_elsewhere
 from delta_maintenance.protocol.layout.ranks import KEY_BITS, can_be_ranked
 from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable
+
+
+def files_apart(
+    snapshot: Snapshot,
+    files: LiveColumns,
+    columns: Sequence[ClusteringColumn],
+    rows: Numbers,
+    unit: Numbers,
+) -> Mask:
+    """Returns which of some files have no value in common with a file of another unit, in at least
+    one of the columns. Sorting them with files of other units would not make readers skip more.
+
+    `rows` are the files, and `unit` is the number of the unit of each, whose files are in one
+    partition. The statistics of the log are read again for this.
+    """
+    columns_by_path = {column.physical: column for column in columns_of(snapshot).values()}
+    bounded = [columns_by_path[column.path] for column in columns if column.path in columns_by_path]
+    bounds = read_bounds(snapshot, [column for column in bounded if column.is_bounded])
+    apart = np.zeros(len(rows), np.bool_)
+    if not np.array_equal(bounds.size, files.size):
+        # A damaged checkpoint was left out, so that the log has another order.
+        return apart
+    for column_bounds in bounds.columns.values():
+        apart |= ~_overlap(column_bounds.take(rows), files.partition[rows], unit)
+    return apart
+
+
+def _overlap(bounds: ColumnBounds, partition: Numbers, unit: Numbers) -> Mask:
+    """A file without bounds overlaps every file of its partition."""
+    has_bounds = bounds.known
+    overlap = np.isin(partition, partition[~has_bounds])
+    rows = np.flatnonzero(has_bounds)
+    at = pa.array(rows)
+    low, high = order_keys(bounds.least.take(at), bounds.greatest.take(at))
+    overlap[rows] |= overlap_elsewhere(low, high, partition[rows], unit[rows])
+    return overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

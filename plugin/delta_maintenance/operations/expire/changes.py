@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
-from delta_maintenance.operations.expire.feed import change_actions
 from delta_maintenance.operations.expire.survey import live_rows
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.actions.file_columns import (
@@ -20,9 +20,12 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.commit.staged import removes_of
+from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.layout.bounds import Mask, Numbers
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.protocol.statistics.stats import num_records
-from delta_maintenance.table.data.bins import RewrittenBin
+from delta_maintenance.table.data.bins import RewriteSpec, RewrittenBin
+from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def _none() -> Numbers:
@@ -171,3 +174,53 @@ def _has_vector(adds: pa.Table) -> Mask:
         return np.zeros(adds.num_rows, np.bool_)
     has_vector: Mask = pc.is_valid(adds["deletionVector"]).to_numpy().astype(np.bool_)
     return has_vector
+
+
+_DELETE = "delete"
+_LONGEST_TEXT = 65_535
+"""Bytes that Java's `DataOutputStream.writeUTF` accepts."""
+
+
+def has_feed(snapshot: Snapshot) -> bool:
+    """Whether commits to the table need change data."""
+    is_on: bool = snapshot.properties.enable_change_data_feed
+    return is_on and supports(snapshot.protocol, "changeDataFeed")
+
+
+def is_too_long_for_spark(rows: BitMap64) -> bool:
+    """Whether Delta Spark cannot read the change of a deletion vector into one with these rows in
+    addition. Sizes are those of bitmaps without run-length encoding, which are the largest.
+    """
+    containers, counts = np.unique(
+        np.asarray(rows.to_array(), np.uint64) >> np.uint64(16), return_counts=True
+    )
+    bitmaps = len(np.unique(containers >> np.uint64(16)))
+    size = 12 + 12 * bitmaps + int((8 + np.minimum(2 * counts, 8192)).sum())
+    # The text has five characters for four bytes.
+    return -(-size // 4) * 5 > _LONGEST_TEXT
+
+
+def changes_of(spec: RewriteSpec) -> RewriteSpec:
+    """Returns how to write change data files with deleted rows, beside files of `spec`."""
+    files = replace(
+        spec.files,
+        layout=spec.files.layout.of_changes(_DELETE),
+        statistics=StatisticsColumns(leaves=(), tight_bounds=False),
+    )
+    naming = replace(spec.naming, of_changes=True)
+    return replace(spec, files=files, naming=naming, copied_group_bytes=None)
+
+
+def change_actions(bins: Sequence[RewrittenBin]) -> pa.Table:
+    """Returns the `cdc` actions of change data files."""
+    actions = [
+        {
+            "path": path,
+            "partitionValues": list(bin_.bin.partition_values),
+            "size": output.size,
+            "dataChange": False,
+        }
+        for bin_ in bins
+        for output, path in zip(bin_.outputs, bin_.paths, strict=True)
+    ]
+    return pa.Table.from_pylist(actions, schema=pa.schema(list(CDC_TYPES.items())))

@@ -30,12 +30,14 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpirePlan, Mixed
 from delta_maintenance.operations.expire.changes import (
     Change,
+    changes_of,
+    has_feed,
+    is_too_long_for_spark,
     names_of,
     parts,
     whole_files,
     with_vectors,
 )
-from delta_maintenance.operations.expire.feed import changes_of, has_feed, is_too_long_for_spark
 from delta_maintenance.operations.expire.limit import Limit, limit_of
 from delta_maintenance.operations.expire.marking import Marked, marked
 from delta_maintenance.operations.expire.survey import chosen

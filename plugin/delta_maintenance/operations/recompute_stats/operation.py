@@ -23,11 +23,12 @@ from delta_maintenance.operations.recompute_stats import (
 from delta_maintenance.operations.recompute_stats.commits import StatisticsCommits
 from delta_maintenance.operations.recompute_stats.defects import (
     COMPARED,
+    SCHEMA,
     UNCERTAIN,
     AuditTotals,
+    DefectListing,
     audit_files,
 )
-from delta_maintenance.operations.recompute_stats.listing import SCHEMA, DefectListing
 from delta_maintenance.operations.recompute_stats.reading import LocalStatistics
 from delta_maintenance.operations.rewriting.planning import archived_note, stats_columns_note
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
