@@ -43,14 +43,14 @@ def begun() -> tuple[Folder, CountingStore]:
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of files that assessments read in replays."""
     counted: list[int] = []
-    replay: Any = file_sums._replayed
+    replay: Any = file_sums._replay_sums
 
     def count(snapshot: Snapshot) -> Any:
         known = replay(snapshot)
         counted.append(int(known.live.files.sum()))
         return known
 
-    monkeypatch.setattr(file_sums, "_replayed", count)
+    monkeypatch.setattr(file_sums, "_replay_sums", count)
     return counted
 
 

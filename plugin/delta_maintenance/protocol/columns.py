@@ -227,27 +227,27 @@ class MembershipFilter:
     def from_bytes(cls, data: bytes) -> Self:
         """Reads `to_bytes` back. `CorruptTableError` for bytes that it cannot have written."""
         if len(data) < _HEADER.size:
-            raise _damaged("it is truncated")
+            raise _damaged_filter("it is truncated")
         magic, members, bits, checksum = _HEADER.unpack_from(data)
         content = memoryview(data)[_HEADER.size :]
         if magic != _MAGIC:
-            raise _damaged("it has an unknown format")
+            raise _damaged_filter("it has an unknown format")
         if bits > _MOST_BUCKET_BITS or members >> bits or zlib.crc32(content) != checksum:
-            raise _damaged("its checksum is wrong")
+            raise _damaged_filter("its checksum is wrong")
         buckets = 1 << bits
         map_bytes = (members + buckets + 7) // 8
         if len(content) != map_bytes + members * _LOW_BITS // 8:
-            raise _damaged("it has the wrong length")
+            raise _damaged_filter("it has the wrong length")
         marks = np.unpackbits(
             np.frombuffer(content, np.uint8, map_bytes), count=members + buckets, bitorder="little"
         )
         ends = np.flatnonzero(marks == 0)
         if len(ends) != buckets:
-            raise _damaged("its buckets do not add up")
+            raise _damaged_filter("its buckets do not add up")
         low = np.frombuffer(content, np.uint8, offset=map_bytes).reshape(-1, _LOW_BITS // 8)
         membership = cls(bits, ends - np.arange(buckets), low)
         if not membership.is_even:
-            raise _damaged("a bucket is too full")
+            raise _damaged_filter("a bucket is too full")
         return membership
 
 
@@ -255,5 +255,5 @@ def _cut(hashes: Hashes, bucket_bits: int) -> Hashes:
     return hashes >> np.uint64(64 - _LOW_BITS - bucket_bits)
 
 
-def _damaged(problem: str) -> CorruptTableError:
+def _damaged_filter(problem: str) -> CorruptTableError:
     return CorruptTableError(f"the filter of a sidecar is invalid: {problem}")

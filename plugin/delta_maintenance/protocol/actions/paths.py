@@ -113,7 +113,7 @@ class PathAudit:
         else:
             self._relative.append((is_live, hashes))
             encoded = False
-        intended = _intended(locations, encoded=encoded)
+        intended = _intended_locations(locations, encoded=encoded)
         return hashes if intended is None else hash_texts(intended)
 
     def removed_elsewhere(self) -> Mask | None:
@@ -210,11 +210,11 @@ def intended_locations(paths: pa.StringArray, *, root: str) -> pa.BinaryArray:
     Two files of a table can have the same result, so equality proves nothing by itself.
     """
     locations = file_locations(paths, root=root)
-    intended = _intended(locations)
+    intended = _intended_locations(locations)
     return locations if intended is None else intended
 
 
-def _intended(locations: pa.Array, *, encoded: bool = True) -> pa.BinaryArray | None:
+def _intended_locations(locations: pa.Array, *, encoded: bool = True) -> pa.BinaryArray | None:
     """Returns the intended locations; None if they are equal to these locations.
 
     `encoded` is false if they are known to have no encoded bytes.

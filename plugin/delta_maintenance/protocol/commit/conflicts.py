@@ -393,7 +393,7 @@ def _without_touched_files(mine: Attempt, concurrent: ConcurrentCommit) -> Attem
     """The attempt with the row IDs of the concurrent commit and without re-adds it touched."""
     actions, reads = mine.actions, mine.reads
     if actions.only_re_adds and (concurrent.adds.num_rows or concurrent.removes.num_rows):
-        touched = _touched(mine, concurrent)
+        touched = _touched_rows(mine, concurrent)
         actions = replace(actions, adds=actions.adds.filter(pc.invert(touched)))
         if reads.files is not None:
             # The commit no longer depends on files that it no longer adds.
@@ -409,7 +409,7 @@ def _without_touched_files(mine: Attempt, concurrent: ConcurrentCommit) -> Attem
     return replace(mine, actions=actions, reads=reads)
 
 
-def _touched(mine: Attempt, concurrent: ConcurrentCommit) -> pa.BooleanArray:
+def _touched_rows(mine: Attempt, concurrent: ConcurrentCommit) -> pa.BooleanArray:
     ours = mine.actions.adds
     added = pc.is_in(
         locations_of(ours, root=mine.root), value_set=locations_of(concurrent.adds, root=mine.root)

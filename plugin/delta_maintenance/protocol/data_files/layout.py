@@ -369,7 +369,7 @@ def _without_void(struct: StructType, where: str) -> StructType:
     fields = []
     for item in struct.fields:
         if item.type != _VOID:
-            fields.append(replace(item, type=_stored(item.type, item.name)))
+            fields.append(replace(item, type=_stored_type(item.type, item.name)))
     if not fields:
         raise RefusedError(
             f"{where} has no column that a data file can contain",
@@ -378,7 +378,7 @@ def _without_void(struct: StructType, where: str) -> StructType:
     return StructType(fields=tuple(fields))
 
 
-def _stored(kind: DeltaType, column: str) -> DeltaType:
+def _stored_type(kind: DeltaType, column: str) -> DeltaType:
     match kind:
         case StructType():
             return _without_void(kind, f"the struct {column}")
@@ -400,7 +400,7 @@ def _inside(kind: DeltaType, column: str) -> DeltaType:
             f"the column {column} contains void in an array or map, which data files cannot store",
             remedy="change its type",
         )
-    return _stored(kind, column)
+    return _stored_type(kind, column)
 
 
 def _plain(struct: StructType) -> StructType:

@@ -89,8 +89,8 @@ class FileSizeHistogram:
         minus, plus = (FileSizeHistogram.of(sizes, self.boundaries) for sizes in (removed, added))
         return FileSizeHistogram(
             boundaries=self.boundaries,
-            file_counts=_changed(self.file_counts, minus.file_counts, plus.file_counts),
-            total_bytes=_changed(self.total_bytes, minus.total_bytes, plus.total_bytes),
+            file_counts=_change_bins(self.file_counts, minus.file_counts, plus.file_counts),
+            total_bytes=_change_bins(self.total_bytes, minus.total_bytes, plus.total_bytes),
         )
 
 
@@ -334,7 +334,9 @@ def _key(item: Any) -> str | None:
     return item.domain if isinstance(item, DomainMetadata) else None
 
 
-def _changed(before: Iterable[int], minus: Iterable[int], plus: Iterable[int]) -> tuple[int, ...]:
+def _change_bins(
+    before: Iterable[int], minus: Iterable[int], plus: Iterable[int]
+) -> tuple[int, ...]:
     return tuple(b - m + p for b, m, p in zip(before, minus, plus, strict=True))
 
 

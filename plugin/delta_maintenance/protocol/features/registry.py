@@ -79,7 +79,7 @@ def supported_features(protocol: Protocol) -> frozenset[str]:
     even if it is listed.
     """
     supported = set()
-    for name in _listed(protocol) | _implied_features(protocol):
+    for name in _listed_features(protocol) | _implied_features(protocol):
         feature = find_feature(name)
         if feature is None:
             supported.add(name)
@@ -431,7 +431,7 @@ def _require_features(protocol: Protocol, operation: Operation) -> None:
         names = set(protocol.reader_features or ())
         names |= {name for name in protocol.writer_features or () if _kind(name) is _BOTH}
     else:
-        names = _listed(protocol) | _implied_features(protocol)
+        names = _listed_features(protocol) | _implied_features(protocol)
     missing = {
         name: reason
         for name in sorted(names)
@@ -463,7 +463,7 @@ def _reason_against(name: str, operation: Operation) -> str | None:
     return None if operation in feature.operations else feature.note
 
 
-def _listed(protocol: Protocol) -> set[str]:
+def _listed_features(protocol: Protocol) -> set[str]:
     return {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
 
 

@@ -50,7 +50,7 @@ def curve_keys(ranks: Sequence[Ranks], bits: Sequence[int], curve: Curve) -> Ran
         return key
     widest = max(width for _, width in used)
     axes = [rank.astype(np.uint64) << np.uint64(widest - width) for rank, width in used]
-    return interleaved(_hilbert(axes, widest) if curve == "hilbert" else axes, widest)
+    return interleave_bits(_hilbert(axes, widest) if curve == "hilbert" else axes, widest)
 
 
 def bits_for(columns: int, *, limit: int = 16) -> int:
@@ -58,7 +58,7 @@ def bits_for(columns: int, *, limit: int = 16) -> int:
     return min(limit, KEY_BITS // max(1, columns))
 
 
-def interleaved(axes: Sequence[Ranks], bits: int) -> Ranks:
+def interleave_bits(axes: Sequence[Ranks], bits: int) -> Ranks:
     """Returns the bits of all axes in turn, the most significant bit of the first axis first."""
     key = np.zeros(len(axes[0]), np.uint64)
     single_bit = np.uint64(1)

@@ -104,7 +104,7 @@ class FileLines:
         """The concatenated lines."""
         return b"".join(run.text for run in self.runs)
 
-    def tidied(self, *, pairs: bool = False) -> bytes:
+    def tidy_columns(self, *, pairs: bool = False) -> bytes:
         """The normalised lines. `CorruptTableError` if that is impossible.
 
         With `pairs`, maps become lists of objects with a `key` and a `value`.
@@ -233,7 +233,7 @@ def _refusal(
     for source in sources:
         try:
             _read(
-                source.tidied(),
+                source.tidy_columns(),
                 _schema(keys, None),
                 "ignore",
             )
@@ -303,7 +303,7 @@ def _read_together(
     except _TooManyKeysError:
         return _read_as_pairs(sources, count, keys, fields)
     except pa.ArrowInvalid:
-        tidy = b"".join(source.tidied() for source in sources)
+        tidy = b"".join(source.tidy_columns() for source in sources)
         try:
             return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
         except _TooManyKeysError:
@@ -323,7 +323,7 @@ def _read_as_pairs(
     fields: Mapping[str, Collection[str]] | None,
 ) -> pa.Table:
     """Reads all lines with maps as lists of pairs: linear in the number of keys."""
-    tidy = b"".join(source.tidied(pairs=True) for source in sources)
+    tidy = b"".join(source.tidy_columns(pairs=True) for source in sources)
     keys = replace(keys, as_pairs=True)
     try:
         return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
@@ -338,13 +338,13 @@ def _read_columns(
     fields: Mapping[str, Collection[str]] | None,
     actions: Collection[str],
 ) -> pa.Table:
-    table = _parsed(data, keys, fields, actions)
+    table = _parse_columns(data, keys, fields, actions)
     if table.num_rows != count:
         raise pa.ArrowInvalid("several actions on one line")
     return table
 
 
-def _parsed(
+def _parse_columns(
     data: bytes,
     keys: MapKeys,
     fields: Mapping[str, Collection[str]] | None,

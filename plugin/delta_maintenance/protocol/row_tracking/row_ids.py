@@ -301,7 +301,7 @@ class UsedRowIds:
         shared_ids = [(id_parts.repeating, id_parts.repeated)]
         owners = np.repeat(np.arange(len(id_parts.counts)), id_parts.counts)
         for level in self._levels:
-            rows, ids = _shared(id_parts, level)
+            rows, ids = _shared_ids(id_parts, level)
             shared_ids.append((owners[rows], ids))
         union = IdRanges.union(id_parts.firsts, id_parts.lasts)
         if union.repeated is not None:
@@ -334,7 +334,7 @@ def parts_of(batches: Iterable[Numbers], limit: int) -> Iterator[IdRanges]:
     yield IdRanges.joined(held)
 
 
-def _shared(id_parts: IdParts, level: IdRanges) -> tuple[Numbers, Numbers]:
+def _shared_ids(id_parts: IdParts, level: IdRanges) -> tuple[Numbers, Numbers]:
     """Returns the ranges with a row ID of `level`, and the smallest such row ID of each."""
     if not len(level):
         return _NONE, _NONE

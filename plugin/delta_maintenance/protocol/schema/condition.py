@@ -268,9 +268,9 @@ class _Parser:
         except InvalidRequestError:
             self._depth = depth
         self._next = start
-        return self._skipped()
+        return self._skip_opaque()
 
-    def _skipped(self) -> Opaque:
+    def _skip_opaque(self) -> Opaque:
         """Skips an expression that is not understood: to the next AND or OR beside it."""
         start, inside = self._next, 0
         while (token := self._peek()) is not None:

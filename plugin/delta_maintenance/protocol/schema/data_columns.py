@@ -176,10 +176,10 @@ class StoredColumns:
             case StructType() if pa.types.is_struct(kind):
                 return self._struct(stored, expected)
             case ArrayType(element=element) if is_list(kind):
-                # `_nested` supports only this list layout.
+                # `_nested_array` supports only this list layout.
                 stored = _as_list(stored)
                 values = self._convert_column(stored.values, kind.value_field, element)
-                return _nested(stored, pa.list_(values.type), values)
+                return _nested_array(stored, pa.list_(values.type), values)
             case MapType(key=key, value=value) if pa.types.is_map(kind):
                 keys = self._convert_column(stored.keys, kind.key_field, key)
                 items = self._convert_column(stored.items, kind.item_field, value)
@@ -187,7 +187,7 @@ class StoredColumns:
                 entries = pa.StructArray.from_arrays(
                     [keys, items], fields=[of.key_field, of.item_field]
                 )
-                return _nested(stored, of, entries)
+                return _nested_array(stored, of, entries)
             case StructType() | ArrayType() | MapType():
                 raise CorruptTableError(f"the file contains {kind} where the schema has {expected}")
         return self._single(stored, expected)
@@ -365,7 +365,7 @@ def _field_id(field: pa.Field) -> bytes | None:
     return (field.metadata or {}).get(b"PARQUET:field_id")
 
 
-def _nested(stored: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
+def _nested_array(stored: pa.Array, kind: pa.DataType, child: pa.Array) -> pa.Array:
     """Returns the lists or maps with another child array, with the same offsets and nulls."""
     return pa.Array.from_buffers(
         kind, len(stored), stored.buffers()[:2], stored.null_count, stored.offset, [child]

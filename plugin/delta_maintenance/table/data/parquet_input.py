@@ -286,7 +286,7 @@ class ParquetInput:
         rows = int(self.metadata.row_group(group).num_rows)
         leaves = [Leaf(leaf, chunk, rows) for leaf, chunk in self._chunks(group, columns)]
         piece = _SAMPLE_BUFFER if start else self._buffer_size()
-        stored = [self._stored(leaf.chunk, piece) for leaf in leaves]
+        stored = [self._stored_chunk(leaf.chunk, piece) for leaf in leaves]
         sizes = [
             leaf_sizes(leaf, chunk, start=start, max_bytes=self._most)
             for leaf, chunk in zip(leaves, stored, strict=True)
@@ -415,7 +415,7 @@ class ParquetInput:
         end = start + chunk.total_compressed_size
         return start, min(end + _PADDING, max(end, self.size)) if is_old_writer else end
 
-    def _stored(self, chunk: pq.ColumnChunkMetaData, piece: int) -> PageBytes:
+    def _stored_chunk(self, chunk: pq.ColumnChunkMetaData, piece: int) -> PageBytes:
         """Returns the bytes of a column chunk; those that are not in memory are read in pieces."""
         start, end = self._range(chunk)
         if not 0 <= start <= end <= self.size:

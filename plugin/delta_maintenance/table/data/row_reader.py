@@ -129,7 +129,7 @@ class RowReader:
         with ParquetInput(opened) as parquet:
             parquet.hold(vector)
             deleted = self._deleted.of(vector, parquet.rows)
-            stored, fields = self._stored(parquet)
+            stored, fields = self._stored_columns(parquet)
             names = sorted({field.name for field in fields.values()})
             first_row = 0
             for batch in parquet.batches(names):
@@ -160,7 +160,7 @@ class RowReader:
             return pa.nulls(count, arrow_type(column.type))
         return stored.convert(column, rows.column(field.name), field)
 
-    def _stored(self, parquet: ParquetInput) -> tuple[StoredColumns, dict[str, pa.Field]]:
+    def _stored_columns(self, parquet: ParquetInput) -> tuple[StoredColumns, dict[str, pa.Field]]:
         """Returns how to convert the columns of a file, and the field of each requested column
         that the file contains.
         """

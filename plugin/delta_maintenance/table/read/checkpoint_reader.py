@@ -122,7 +122,7 @@ class Checkpoint:
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
             ) from None
         except Exception as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
 
     @property
     def is_v2(self) -> bool:
@@ -174,14 +174,14 @@ class Checkpoint:
                 if number % _FILES_PER_RELEASE == 0:
                     release_unused_memory()
         except Exception as error:
-            raise self._damaged(error) from error
+            raise self._damage_error(error) from error
 
     def sidecar_schema(self, path: str) -> pa.Schema:
         """Returns the Parquet schema of a sidecar, by its path."""
         try:
             return next(file.schema for file in self._parquet if file.path == path)
         except Exception as error:
-            raise self._damaged(error) from error
+            raise self._damage_error(error) from error
 
     def parts(self, max_bytes: int, *, only: Collection[str] | None = None) -> list[CheckpointPart]:
         """Divides the file actions into parts of about `max_bytes` bytes of memory.
@@ -365,7 +365,7 @@ class Checkpoint:
             remedy=remedy or "write a new checkpoint, or restore this one from a backup",
         )
 
-    def _damaged(self, error: Exception) -> DeltaMaintenanceError:
+    def _damage_error(self, error: Exception) -> DeltaMaintenanceError:
         """Converts a decoding error, because any such error makes the checkpoint unusable."""
         if isinstance(error, DeltaMaintenanceError) and not isinstance(error, CorruptTableError):
             # A failure of the store, or an invalid request of the caller.

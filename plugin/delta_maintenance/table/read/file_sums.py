@@ -217,7 +217,7 @@ def _known(
     if memory is not None:
         yield _remembered_sums(snapshot, memory)
     yield _by_checksum(snapshot, checksums, small_bytes)
-    yield _replayed(snapshot)
+    yield _replay_sums(snapshot)
 
 
 def _remembered_sums(snapshot: Snapshot, memory: SumMemory) -> KnownSums | None:
@@ -257,7 +257,7 @@ def _by_checksum(
     return gathered.known(snapshot, checksum_version=stated.checksum_version)
 
 
-def _replayed(snapshot: Snapshot) -> KnownSums:
+def _replay_sums(snapshot: Snapshot) -> KnownSums:
     while True:
         gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
         fields = _FIELDS_WITH_ROWS if gathered.with_vectors else _FIELDS

@@ -167,7 +167,7 @@ class Table:
                 segment = segment_after(snapshot.log.segment, listing)
             if segment is not None:
                 require_stated_version(self.store, segment.version)
-                return self._followed(snapshot, segment)
+                return self._follow_segment(snapshot, segment)
         except FileNotFoundError:
             # A commit was deleted after the listing.
             pass
@@ -191,7 +191,7 @@ class Table:
             return None
         return arrange(newer, first_version=segment.version)
 
-    def _followed(self, before: Snapshot, segment: LogSegment) -> Snapshot:
+    def _follow_segment(self, before: Snapshot, segment: LogSegment) -> Snapshot:
         if segment.version == before.version:
             return before
         newer = LogTail(self.store, segment.tail[len(before.log.segment.tail) :])

@@ -85,13 +85,13 @@ def test_a_fault_of_the_encoder_is_found(fault: Any, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.conformance("RW-40")
 def test_a_lost_row_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    divide = copied_bin._divided
+    divide = copied_bin._divide_groups
 
     def losing(*given: Any) -> Any:
         found = divide(*given)
         return replace(found, copied=found.copied[:-1]) if found.copied else found
 
-    monkeypatch.setattr(copied_bin, "_divided", losing)
+    monkeypatch.setattr(copied_bin, "_divide_groups", losing)
     with pytest.raises(VerificationError, match="330 rows were written where the log has 430"):
         rewritten(MemoryStore(), [BIG, SMALL], spec_of(tracked=False))
 

@@ -39,13 +39,13 @@ LATER_ON = Instants(
 def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The versions that were replayed."""
     versions: list[int] = []
-    replay: Any = file_sums._replayed
+    replay: Any = file_sums._replay_sums
 
     def counted(snapshot: Snapshot) -> Any:
         versions.append(snapshot.version)
         return replay(snapshot)
 
-    monkeypatch.setattr(file_sums, "_replayed", counted)
+    monkeypatch.setattr(file_sums, "_replay_sums", counted)
     return versions
 
 

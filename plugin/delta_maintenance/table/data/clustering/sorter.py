@@ -213,7 +213,7 @@ class RowSorter:
         """Adds rows of a source. String columns must not be dictionaries."""
         self.rows += rows.num_rows
         if self._ranges is not None:
-            self._ranges.add(self._keyed(source, rows))
+            self._ranges.add(self._with_key(source, rows))
             return
         self._held.append((source, rows))
         self._held_bytes += rows.nbytes
@@ -231,7 +231,7 @@ class RowSorter:
         sample = self._learn(self._clustering.key_columns(rows) for _, rows in self._held)
         if sample is None:
             return
-        rows = [self._keyed(source, rows) for source, rows in self._held]
+        rows = [self._with_key(source, rows) for source, rows in self._held]
         self._held = []
         yield from self._in_memory(rows)
 
@@ -251,7 +251,7 @@ class RowSorter:
         self._ranges = self._range_files(cuts)
         held, self._held, self._held_bytes = self._held, [], 0
         for source, rows in held:
-            self._ranges.add(self._keyed(source, rows))
+            self._ranges.add(self._with_key(source, rows))
 
     def _range_files(self, cuts: Ranks) -> RangeFiles:
         assert self._folder is not None
@@ -328,7 +328,7 @@ class RowSorter:
         self.points = self._keys.points(sample)
         return self._keys.ranked(sample)[1]
 
-    def _keyed(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_key(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Appends the keys, and notes the ranks of the source."""
         assert self._keys is not None
         ranks, keys = self._keys.ranked(self._clustering.key_columns(rows))

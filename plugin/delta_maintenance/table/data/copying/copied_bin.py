@@ -155,7 +155,7 @@ def _chosen(store: Store, file_bin: Bin, spec: RewriteSpec, min_bytes: int) -> _
         if copy is not None and codecs in (None, copy.frame.codecs):
             with reading_sources():
                 gone = deleted.of(source.deletion_vector, copy.metadata.num_rows)
-            candidate = _divided(candidate, copy, gone)
+            candidate = _divide_groups(candidate, copy, gone)
         if candidate.copy is not None:
             budget = budget.without(candidate.copy)
         sources.append(candidate)
@@ -254,7 +254,7 @@ def _open_source(
     return copy_source
 
 
-def _divided(source: _Source, copy: CopySource, deleted: BitMap64) -> _Source:
+def _divide_groups(source: _Source, copy: CopySource, deleted: BitMap64) -> _Source:
     """Divides the row groups of a source into copied and decoded ones."""
     metadata = copy.metadata
     rows = np.array([metadata.row_group(at).num_rows for at in range(len(copy.groups))])

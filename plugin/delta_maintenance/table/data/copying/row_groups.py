@@ -194,7 +194,7 @@ class GroupEncoder:
         self._bytes = self._rows = 0
         if not batches:
             return
-        data, self.dictionaries, early = _encoded(self._spec, batches, self.statistics)
+        data, self.dictionaries, early = _encode_groups(self._spec, batches, self.statistics)
         if early and not self._names_calendar:
             raise NotCopiedError("the copied row groups come from a file without a calendar")
         yield from _groups(data)
@@ -229,7 +229,7 @@ def own_file(spec: DataFileSpec) -> OwnFile:
     files = [spec.layout, spec.layout.untracked]
     nothing = StatisticsColumns(leaves=(), tight_bounds=False)
     tracked, untracked = (
-        _encoded(
+        _encode_groups(
             DataFileSpec(layout=layout, statistics=nothing),
             (),
             StatisticsCollector(nothing, layout.schema),
@@ -317,7 +317,7 @@ def _write(sink: BinaryIO, data: bytes) -> None:
         raise StorageError(f"cannot write the new data file: {error}") from error
 
 
-def _encoded(
+def _encode_groups(
     spec: DataFileSpec, batches: Sequence[pa.RecordBatch], statistics: StatisticsCollector
 ) -> tuple[bytes, Sequence[str], bool]:
     store = MemoryStore()

@@ -171,7 +171,7 @@ class CopySource:
             if not _is_consistent(parquet, groups):
                 return None
             frame = frame_of(tree, parquet, own_file, complete=complete)
-            tracked = _tracked(parquet.metadata, layout, complete=complete)
+            tracked = _tracked_groups(parquet.metadata, layout, complete=complete)
             if frame is None:
                 return None
             return cls(
@@ -315,7 +315,7 @@ def key_value_list(pairs: Mapping[bytes, bytes | None]) -> Sequence[Struct]:
     return entries
 
 
-def _tracked(
+def _tracked_groups(
     metadata: pq.FileMetaData, layout: DataFileLayout, *, complete: bool
 ) -> tuple[bool, ...]:
     if not layout.tracks_rows:
