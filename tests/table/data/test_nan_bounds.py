@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.parquet.nan_bounds import leaves_with_nan
+from delta_maintenance.parquet.footers import leaves_with_nan
 from delta_maintenance.storage.memory import MemoryStore
 from tests.support.rewrites.arrow_features import IS_24
 from tests.support.rewrites.data_files import field, parquet

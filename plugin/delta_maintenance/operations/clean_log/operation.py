@@ -70,8 +70,7 @@ from delta_maintenance.table.read.segment import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.store_clock import require_same_clock
-from delta_maintenance.table.writable import require_writable
+from delta_maintenance.table.writable import require_same_clock, require_writable
 from delta_maintenance.table.write.log_deletion import delete_in_batches, lead_hint_to
 
 _YOUNG = timedelta(days=1)

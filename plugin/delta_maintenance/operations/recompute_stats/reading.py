@@ -18,7 +18,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations.rewriting.engine import default_workers
-from delta_maintenance.parquet.nan_bounds import omits_bounds_of_nan
+from delta_maintenance.parquet.footers import omits_bounds_of_nan
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf

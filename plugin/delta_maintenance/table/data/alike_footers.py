@@ -24,8 +24,8 @@ from delta_maintenance.parquet.footers import (
     NUM_VALUES,
     ROW_GROUPS,
     STATISTICS,
+    omits_bounds_of_nan,
 )
-from delta_maintenance.parquet.nan_bounds import omits_bounds_of_nan
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.table.data.copying.proof import bounds_of, is_integral

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import StorageError, VerificationError
-from delta_maintenance.parquet.nan_bounds import leaves_with_nan, without_nan_bounds
+from delta_maintenance.parquet.footers import leaves_with_nan, without_nan_bounds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns

@@ -18,8 +18,12 @@ from pyroaring import BitMap64
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.parquet.footers import COLUMNS
-from delta_maintenance.parquet.nan_bounds import doubtful_columns, leaves_with_nan, without_bounds
+from delta_maintenance.parquet.footers import (
+    COLUMNS,
+    doubtful_columns,
+    leaves_with_nan,
+    without_bounds,
+)
 from delta_maintenance.parquet.thrift import Struct
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store

@@ -133,7 +133,7 @@ def bounds_of(
     """Returns the bounds of a column chunk in the footer; None if the column must be decoded.
 
     `kind` is the type of the column in the table and in the file. Lists and maps have no chunk of
-    their own. A chunk with NaN must have no bounds (`nan_bounds`).
+    their own. A chunk with NaN must have no bounds (`without_nan_bounds`).
     """
     statistics = chunk.statistics
     if statistics is None or not statistics.has_null_count:
