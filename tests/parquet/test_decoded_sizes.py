@@ -28,7 +28,7 @@ def sizes_of(data: bytes, *, exact: bool) -> LeafSizes:
     with ParquetInput(data) as parquet:
         [(column, chunk)] = parquet._chunks(0, parquet.schema.names)
         leaf = Leaf(column, chunk, parquet.rows)
-        return leaf_sizes(leaf, parquet._stored(chunk, 1), exact=exact)
+        return leaf_sizes(leaf, parquet._stored_chunk(chunk, 1), exact=exact)
 
 
 def written(rows: pa.Array, encoding: str | None, **options: Any) -> bytes:
@@ -135,7 +135,7 @@ def test_lengths_are_decoded(numbers: list[int]) -> None:
         return
     with ParquetInput(sink.getvalue()) as parquet:
         [(_, chunk)] = parquet._chunks(0, ["c"])
-        stored = parquet._stored(chunk, 1)
+        stored = parquet._stored_chunk(chunk, 1)
         [page] = pages_of(stored, values=chunk.num_values)
         _, body = page.body(stored, chunk.compression)
     found, end = delta_integers(body)
