@@ -81,25 +81,21 @@ class Judgement:
 
     def evaluation(self, table: DeltaTable) -> dg.AssetCheckEvaluation:
         """The judgement as an event of a maintenance run."""
-        return dg.AssetCheckEvaluation(
-            asset_key=table.key,
-            check_name=self.name,
-            passed=self.passed,
-            metadata=self.facts,
-            severity=self.severity,
-            description=self.message,
-        )
+        return dg.AssetCheckEvaluation(**self._values(table))
 
     def result(self, table: DeltaTable) -> dg.AssetCheckResult:
         """The judgement as the result of a check."""
-        return dg.AssetCheckResult(
-            asset_key=table.key,
-            check_name=self.name,
-            passed=self.passed,
-            metadata=self.facts,
-            severity=self.severity,
-            description=self.message,
-        )
+        return dg.AssetCheckResult(**self._values(table))
+
+    def _values(self, table: DeltaTable) -> dict[str, Any]:
+        return {
+            "asset_key": table.key,
+            "check_name": self.name,
+            "passed": self.passed,
+            "metadata": self.facts,
+            "severity": self.severity,
+            "description": self.message,
+        }
 
 
 _SPECS = {
