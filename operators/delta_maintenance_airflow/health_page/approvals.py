@@ -128,8 +128,8 @@ def waiting_plans(
     """
     put_off, plans = put_off_operations(entry.put_off, now=now), []
     for plan in entry.pending:
-        asked = Question.at(plan.link) if plan.is_open(now) else None
-        question = asked if asked in still_open else None
+        open_question = Question.at(plan.link) if plan.is_open(now) else None
+        question = open_question if open_question in still_open else None
         is_fresh = plan.is_fresh(now)
         if question is None and (not is_fresh or plan.operation in put_off or plan.approved_at):
             continue

@@ -303,7 +303,11 @@ def _weeks(
         return None
     if len(filled) == 1:
         at = int(filled[0])
-        sums = (f"{name.lower()} {text(each[at])}" for name, each in weeks.items() if each[at])
+        sums = (
+            f"{name.lower()} {text(weekly_values[at])}"
+            for name, weekly_values in weeks.items()
+            if weekly_values[at]
+        )
         return Chart(title, f"Only in the week from {formats.day(starts[at])}: {', '.join(sums)}")
     kind = library().StackedBar if len(weeks) > 1 else library().Bar
     chart = kind(**settings(title), x_title="Week from")
@@ -315,16 +319,16 @@ def _weeks(
     # Pygal counts the height of rotated labels too low, so that the legend would be cut off.
     chart.margin_bottom = 40 if len(weeks) > 1 else 18
     chart.y_labels = _ticks(float(total.max()), text)
-    for name, each in weeks.items():
+    for name, weekly_values in weeks.items():
         chart.add(
             name,
             [
                 {"value": float(value), "label": formats.day(start)} if value else None
-                for value, start in zip(each, starts, strict=True)
+                for value, start in zip(weekly_values, starts, strict=True)
             ],
         )
     rows = tuple(
-        (formats.day(start), *(text(each[at]) for each in weeks.values()))
+        (formats.day(start), *(text(weekly_values[at]) for weekly_values in weeks.values()))
         for at, start in reversed([*enumerate(starts)])
     )
     return Chart(title, explanation, drawn(chart), ("Week from", *weeks), rows)

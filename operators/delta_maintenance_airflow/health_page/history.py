@@ -112,11 +112,11 @@ class KeptHistory:
                 self._running = threading.Event()
                 # A store that does not answer must not keep the process from ending.
                 threading.Thread(target=self._run, args=(key, self._running), daemon=True).start()
-            last, running = self._last, self._running
-        if last is None and running is not None:
+            last_look, running = self._last, self._running
+        if last_look is None and running is not None:
             running.wait(PATIENCE_SECONDS)
-            last = self._last
-        return last or LedgerLook(is_reading=True)
+            last_look = self._last
+        return last_look or LedgerLook(is_reading=True)
 
     def _run(self, key: _Key, running: threading.Event) -> None:
         began, ledger = self._elapsed(), self._ledger

@@ -98,13 +98,13 @@ def policy_values(
 
 
 def read_answer(
-    record: AnyOperation, given: Mapping[str, Any], *, short_retention: bool = False
+    record: AnyOperation, answers: Mapping[str, Any], *, short_retention: bool = False
 ) -> CheckedOptions:
     """Converts the changed fields of a form to options, and checks them by the record."""
     fields = {flag.name: flag for flag in flag_fields(record.options)}
     options: dict[str, Any] = {}
     problems: dict[str, str] = {}
-    for name, value in given.items():
+    for name, value in answers.items():
         try:
             require_known(record, {name: value})
             options[name] = _value(fields[name], value) if name in fields else value

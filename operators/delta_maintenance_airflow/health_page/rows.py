@@ -259,23 +259,25 @@ class LastMaintenance:
 
 def build_rows(
     entries: Iterable[AssessmentEntry | UnreadableEntry],
-    known: KnownTables,
+    policy_tables: KnownTables,
     *,
     plans_of: PlansOf = lambda entry: (),
 ) -> tuple[TableRow, ...]:
     """Builds a row for each entry, and for each table of the policy without an entry."""
-    rows = [_row(entry, known, plans_of) for entry in entries]
+    rows = [_row(entry, policy_tables, plans_of) for entry in entries]
     identities = {
         row.entry.identity or identity_of(row.uri) for row in rows if row.entry and row.uri
     }
     rows += (
-        never_assessed(table) for table in known.tables if identity_of(table.uri) not in identities
+        never_assessed(table)
+        for table in policy_tables.tables
+        if identity_of(table.uri) not in identities
     )
     return tuple(rows)
 
 
 def row_of(
-    entry: AssessmentEntry, known: KnownTables, *, plans_of: PlansOf = lambda entry: ()
+    entry: AssessmentEntry, policy_tables: KnownTables, *, plans_of: PlansOf = lambda entry: ()
 ) -> TableRow:
     """The row of one entry."""
     acknowledged = _acknowledgement(entry) is not None
@@ -286,10 +288,10 @@ def row_of(
             status="acknowledged" if acknowledged else "failed",
             problem=entry.assessment.problem,
             is_pattern=True,
-            in_policy=known.has_pattern(entry.name) or not known.readable,
+            in_policy=policy_tables.has_pattern(entry.name) or not policy_tables.readable,
             entry=entry,
         )
-    table = known.find(entry.name, entry.assessment.uri)
+    table = policy_tables.find(entry.name, entry.assessment.uri)
     plans = plans_of(entry)
     status: Status = "acknowledged" if acknowledged else _status(entry, plans)
     run_problem = entry.run.problem if entry.run is not None and entry.failure else None
@@ -300,7 +302,7 @@ def row_of(
         problem=entry.assessment.problem or run_problem,
         owner=(table.owner if table is not None else None) or entry.assessment.owner,
         tags=(table.tags if table is not None else ()) or entry.assessment.tags,
-        in_policy=table is not None or not known.readable,
+        in_policy=table is not None or not policy_tables.readable,
         entry=entry,
         plans=plans,
     )
@@ -348,8 +350,8 @@ def never_assessed(table: KnownTable) -> TableRow:
 
 
 def _row(
-    entry: AssessmentEntry | UnreadableEntry, known: KnownTables, plans_of: PlansOf
+    entry: AssessmentEntry | UnreadableEntry, policy_tables: KnownTables, plans_of: PlansOf
 ) -> TableRow:
     if isinstance(entry, AssessmentEntry):
-        return row_of(entry, known, plans_of=plans_of)
+        return row_of(entry, policy_tables, plans_of=plans_of)
     return TableRow(name=entry.file, uri=None, status="unreadable", problem=entry.problem)

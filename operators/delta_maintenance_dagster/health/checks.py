@@ -195,7 +195,7 @@ def build_health_step(
 
 
 def _assess_table(
-    storage: DeltaStorageResource, table: DeltaTable, known: memory.Memory
+    storage: DeltaStorageResource, table: DeltaTable, remembered: memory.Memory
 ) -> "Assessment":
     # Loads pyarrow, which loading definitions must not require.
     from delta_maintenance.errors import failure_of
@@ -207,7 +207,7 @@ def _assess_table(
     except Exception as error:
         failure = failure_of(error, where=table.policy.name)
         return failed_assessment(table.policy, failure, now=now)
-    return assess_table(opened, table.policy, now=now, last_runs=known.last_runs)
+    return assess_table(opened, table.policy, now=now, last_runs=remembered.last_runs)
 
 
 def judge(

@@ -231,9 +231,9 @@ def _days_of(rows: pa.Table, since: datetime) -> pa.Table:
     return pa.table(columns).select(_NO_DAYS.column_names).cast(_NO_DAYS.schema)
 
 
-def _add_up(parts: list[pa.Table]) -> pa.Table:
+def _add_up(day_parts: list[pa.Table]) -> pa.Table:
     """One row of sums for each table and day."""
-    days = pa.concat_tables(parts)
+    days = pa.concat_tables(day_parts)
     firsts = [(f"{name}_first", "first") for name in _STATES]
     lasts = [(f"{name}_last", "last") for name in _STATES]
     sums = [(name, "sum") for name in _SUMS]
