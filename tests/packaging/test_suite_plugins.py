@@ -144,7 +144,7 @@ def test_a_sample_has_some_tests_of_each_function_and_of_every_module() -> None:
     )
     nodeids = [*many, *short, *long, *slow, *huge, *new]
     assert choice.sample(nodeids, recorded, 2.0) == {*many[::2], *short, *new}
-    assert choice.sample_of_every_module(nodeids, recorded) == {*many[::4], *short, *new, slow[1]}
+    assert choice.sample_of_every_module(nodeids, recorded) == {*many[::8], *short, *new, slow[1]}
 
 
 @pytest.mark.process
