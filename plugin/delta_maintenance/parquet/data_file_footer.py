@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import io
 from contextlib import suppress
-from typing import BinaryIO
-
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet.decoded_sizes import too_large
@@ -35,6 +33,9 @@ from delta_maintenance.parquet.thrift import (
     skip,
     skip_elements,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _CHUNK = 768
 """The size of a column chunk in memory in bytes; the other sizes likewise."""
@@ -176,6 +177,9 @@ class DataFileFooter:
         memory = self._memory(exact_above=exact_above, max_bytes=max_bytes)
         if memory > max_bytes:
             raise too_large(_WHAT, memory, max_bytes=max_bytes)
+        # Imported here because compacting a log reads footers without it.
+        import pyarrow.parquet as pq
+
         metadata = pq.read_metadata(self._ahead)
         if metadata.num_rows > MOST_ROWS:
             raise CorruptTableError(f"the data file claims to have {metadata.num_rows} rows")
