@@ -119,7 +119,7 @@ def _ticks(lake: str) -> dict[str, object]:
 
 
 def _make_tables(lake: Path) -> None:
-    from delta_maintenance.testing.actions import metadata, protocol
+    from tests.support.tables.actions import metadata, protocol
 
     for number in range(_TABLES):
         folder = lake / f"table-{number:03}"
@@ -131,7 +131,7 @@ def _make_tables(lake: Path) -> None:
 
 
 def _commit(folder: Path, version: int) -> None:
-    from delta_maintenance.testing.actions import add
+    from tests.support.tables.actions import add
 
     line = json.dumps(add(f"part-{version:05}.parquet"))
     (folder / "_delta_log" / f"{version:020}.json").write_text(f"{line}\n")

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _make(root: Path, number: int, given: argparse.Namespace) -> None:
     """Writes the log of a table; every fifth is a clone of the table before it."""
-    from delta_maintenance.testing.actions import add, metadata, protocol
+    from tests.support.tables.actions import add, metadata, protocol
 
     log = root / f"t{number}" / "_delta_log"
     log.mkdir(parents=True)

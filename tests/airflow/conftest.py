@@ -13,9 +13,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.suite.loggers import kept_root_logger
+from tests.support.tables.actions import add, features, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 _HOME = tempfile.TemporaryDirectory(prefix="delta-maintenance-airflow-")
 # Airflow reads these once, when it is first imported: by the test modules of this folder.

@@ -24,8 +24,6 @@ from airflow.sdk._shared.secrets_masker import redact
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.watch import WaitCondition
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import add, features, metadata, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.lineage import dataset_name
@@ -39,6 +37,8 @@ from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, DeltaCom
 from tests.support.emulators.s3_server import S3Server
 from tests.support.orchestrators.airflow_versions import AirflowFailException, TaskDeferred
 from tests.support.orchestrators.watching import State, eventually, run, running
+from tests.support.tables.actions import add, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 
 CANARIES = (
     "canary-aws-secret/with+signs=",

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.hooks import DeltaHook
 from tests.support.orchestrators.airflow_versions import DagBag
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
 DAGS, EXAMPLES = ROOT / "dags", ROOT / "examples" / "airflow"

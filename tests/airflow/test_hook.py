@@ -13,11 +13,11 @@ from airflow.sdk import Connection
 from airflow.sdk._shared.secrets_masker import redact
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.operators import DeltaVacuumOperator
 from tests.support.emulators.s3_server import S3Server
 from tests.support.orchestrators.watching import run
+from tests.support.tables.table_builder import TableBuilder
 
 Connect = Callable[..., None]
 

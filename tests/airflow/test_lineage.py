@@ -13,7 +13,6 @@ import pytest
 import yaml
 from airflow.providers.common.compat.openlineage import facet
 
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.lineage import RUN_FACET, dataset_name
 from delta_maintenance_airflow.operators import (
     DeltaCheckpointOperator,
@@ -24,6 +23,7 @@ from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from tests.support.catalogs.in_memory import catalog_table, use_catalogs
 from tests.support.tables.overdue_tables import overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 
 @dataclass

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from airflow.sdk import Asset, AssetAlias
 
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.tasks import asset_uri
+from tests.support.tables.table_builder import TableBuilder
 
 ASSET = Asset(name="maintained", uri="s3://lake/events?maintenance=run")
 ALIAS = AssetAlias("maintenance")

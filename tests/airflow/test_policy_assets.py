@@ -15,8 +15,6 @@ from airflow.sdk._shared.secrets_masker import redact
 
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import delta as policy_hook
 from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.policy_assets import changed_tables, watched_assets
@@ -29,6 +27,8 @@ from delta_maintenance_airflow.triggers import (
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
 from tests.support.emulators.s3_server import S3Server
 from tests.support.orchestrators.watching import WRITE, State, eventually, run, running
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 QUICK = 0.01
 SECRET = "of-this-lake-alone"

@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.policy_work import PolicyWork
 from tests.support.emulators.gcs_server import GCSServer, serve_gcs
 from tests.support.emulators.s3_server import S3Server, serve_s3
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 Server = S3Server | GCSServer
 _SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {

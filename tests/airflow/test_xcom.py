@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow.tasks import LIMIT, flat
 from tests.support.orchestrators.airflow_versions import AirflowFailException
 from tests.support.orchestrators.operator_cases import BY_VERB, Case
+from tests.support.tables.actions import add
 from tests.support.tables.overdue_tables import overdue_table
 
 MANY = 10_000

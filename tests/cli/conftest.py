@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from delta_maintenance.cli.main import main
-from delta_maintenance.testing.actions import add, features, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, features, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from delta_maintenance.cli import output
 from delta_maintenance.cli.main import main
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.policies.lanes import start_jobs
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.servers.unity_delta import TOKEN, UnityServer, UnityTable, serve_unity
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import log_text
 
 pytestmark = pytest.mark.server
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from delta_maintenance.cli.main import _parser, verbs
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 WIDTH = 80
 

@@ -14,8 +14,8 @@ import pytest
 import delta_maintenance
 from delta_maintenance.errors import CommitConflictError, VerificationError
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 VERBS = (
     "inspect",

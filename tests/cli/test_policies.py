@@ -18,7 +18,7 @@ from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.models import Assessment, RunResult
-from delta_maintenance.testing.actions import add, commit_info, remove
+from tests.support.tables.actions import add, commit_info, remove
 from tests.support.tables.vacuum_tables import Folder, days_ago
 
 

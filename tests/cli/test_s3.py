@@ -13,9 +13,9 @@ from delta_maintenance.policies.tree_search import tables_in_first
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.s3_server import S3Server
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 ADDRESS = "s3://lake/warehouse/orders"
 

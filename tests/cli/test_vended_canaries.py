@@ -16,13 +16,13 @@ import pytest
 from delta_maintenance.catalogs.credentials import source_of
 from delta_maintenance.cli.main import main
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.hostile.exposure import watched
 from tests.support.rewrites.rewritten_tables import Rewritten
 from tests.support.servers.unity_delta import TOKEN, UnityServer, UnityTable, serve_unity
 from tests.support.suite.play import PLAY
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import log_text
 
 pytestmark = pytest.mark.server
 

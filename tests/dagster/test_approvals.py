@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from delta_maintenance.policies.approval import PendingPlan
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
 MAINTENANCE = dg.AssetKey(["lake", "events", "maintenance"])

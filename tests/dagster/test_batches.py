@@ -13,10 +13,10 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaStorageResource
 from delta_maintenance_dagster.health.metadata import in_dagster
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
 

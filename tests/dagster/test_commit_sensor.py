@@ -14,8 +14,8 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, commit_info, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
 TABLE = dg.AssetKey(["lake", "events"])

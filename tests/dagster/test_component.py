@@ -21,7 +21,6 @@ import delta_maintenance_dagster
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
     DeltaSparkResource,
@@ -30,6 +29,7 @@ from delta_maintenance_dagster import (
 )
 from delta_maintenance_dagster.resources import Reference
 from tests.support.hostile.canaries import SECRET
+from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 TABLES = int(os.environ.get("DELTA_MAINTENANCE_TABLES", "0"))
 _DEFINITIONS = """

@@ -12,7 +12,6 @@ from delta_maintenance import clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.policies.definition.policy import Policy
-from delta_maintenance.testing.actions import add
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
     DeltaSparkResource,
@@ -26,6 +25,7 @@ from delta_maintenance_dagster.resources import Reference
 from tests.support.operations.held_tables import DELETING, ODD, HeldTable, option_cases
 from tests.support.operations.vacuum_cases import removed
 from tests.support.suite.play import some
+from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import Folder
 
 FIELDS = tuple(MaintenanceConfig.model_fields)

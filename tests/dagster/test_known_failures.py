@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from delta_maintenance.cli.main import main
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
 

@@ -19,9 +19,9 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import leases, table_run
 from delta_maintenance_dagster.leases import LIFE, InstanceLease, limit_to_one
+from tests.support.tables.table_builder import TableBuilder
 
 POOL = "delta_lake/events"
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

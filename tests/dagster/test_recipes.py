@@ -12,9 +12,9 @@ import pytest
 from dagster.components.testing.utils import component_defs, create_defs_folder_sandbox
 
 from delta_maintenance import open_table
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaMaintenanceComponent
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "dagster-recipes.md"
 TABLE = dg.AssetKey(["sales", "orders"])

@@ -22,9 +22,9 @@ from delta_maintenance.policies.definition.rules import SparkRule
 from delta_maintenance.submission.job_report import DriverLine
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import DriverProcess
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_dagster import DeltaSparkResource
+from tests.support.tables.actions import add, features, metadata
+from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
 OP = "lake__events__maintenance"

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import LOG
 from tests.fuzz.tables import Files
 from tests.support.hostile.bombs import BOMBS
 from tests.support.hostile.encrypted_files import encrypted
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import LOG
 
 Mutated = dict[str, bytes]
 """The files of a table by path, to be changed in place."""

@@ -13,8 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 from tests.support.rewrites.data_files import (
     ROW_TRACKING,
     field,
@@ -22,6 +20,8 @@ from tests.support.rewrites.data_files import (
     parquet,
     schema_string,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 _MOST_BYTES = 400_000
 """The most bytes of a real table: larger ones make every case slow and contain nothing else."""

@@ -24,9 +24,9 @@ from delta_maintenance.policies.run import run
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.gcs_server import GCSServer
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 VACUUM = {"vacuum": {"every": "1 day"}}

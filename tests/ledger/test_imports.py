@@ -15,9 +15,9 @@ from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import open_table
-from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.faults.fault_store import FaultStore
+from tests.support.tables.actions import add, commit_info, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 SPARK = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
 

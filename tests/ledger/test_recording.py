@@ -19,7 +19,7 @@ from delta_maintenance.ledger.rows import Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.storage import Store, open_store
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.tables.assessed_tables import assessment
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)

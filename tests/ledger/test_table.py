@@ -20,8 +20,8 @@ from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.operations import fsck
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import open_table
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 

@@ -17,10 +17,10 @@ from delta_maintenance.metrics.runs import measurements
 from delta_maintenance.operations.vacuum import VacuumResult
 from delta_maintenance.policies.measuring import Cost
 from delta_maintenance.policies.models import OperationOutcome, RunResult
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.suite.reported_metrics import reported
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.assessed_tables import NOW, run_result
+from tests.support.tables.table_builder import TableBuilder
 
 COST = Cost(requests_read=7, requests_list=2, requests_delete=0, bytes_read=900, bytes_written=0)
 

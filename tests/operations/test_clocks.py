@@ -19,9 +19,9 @@ from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, remove
 from tests.operations.expire.test_operation import NOW, Aged, numbers
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, remove
 from tests.support.tables.policy_tables import asked, only
 from tests.support.tables.vacuum_tables import Folder, days_ago
 

@@ -15,10 +15,10 @@ from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.storage import memory
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing import actions as log
 from tests.fuzz.verbs import VERBS
 from tests.operations.fsck.test_findings import SEEDS
 from tests.support.rewrites.data_files import inline_vector
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import ROWS, SoundTable
 
 CORRUPT = 5

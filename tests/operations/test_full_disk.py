@@ -29,13 +29,13 @@ from delta_maintenance.operations.expire import commits
 from delta_maintenance.operations.rewriting import run as rewriting
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.testing.actions import add, metadata, protocol, txn
 from tests.operations.expire import test_operation as expiring
 from tests.operations.expire.test_operation import FEED, Aged
 from tests.support.operations.row_ids import RacedStore
 from tests.support.operations.vacuum_cases import removed
 from tests.support.rewrites.rewritten_tables import Rewritten
 from tests.support.rewrites.table_rows import actions_of, latest
+from tests.support.tables.actions import add, metadata, protocol, txn
 from tests.support.tables.vacuum_tables import Folder, operations
 
 _COMMIT = re.compile(r"_delta_log/[0-9]{20}\.json")

@@ -21,11 +21,11 @@ from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.parquet.thrift import I64, ListValue, Struct, read_struct, struct_bytes
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import DataTable, inline_vector, parquet
 from tests.support.rewrites.data_files import field as column
 from tests.support.rewrites.table_rows import actions_of, latest
+from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import Clock, drop
 
 NUM_ROWS, ROW_GROUPS, GROUP_ROWS = 3, 4, 3

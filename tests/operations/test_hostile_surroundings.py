@@ -25,10 +25,10 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import parquet
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import Folder, days_ago
 
 STATS = '{"numRecords":3}'

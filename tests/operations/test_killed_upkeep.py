@@ -22,8 +22,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
 from tests.support.logs.checkpointing import State, as_checkpointed, state_of
+from tests.support.tables.actions import add, deletion_vector, features, metadata, remove
 from tests.support.tables.vacuum_tables import Folder
 
 KILLS = 7

@@ -22,9 +22,9 @@ from delta_maintenance.operations import (
 from delta_maintenance.operations.add_constraint import CheckedRows
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.operations.row_ids import RacedStore
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 pytestmark = pytest.mark.cases
 

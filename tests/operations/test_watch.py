@@ -27,11 +27,11 @@ from delta_maintenance.operations.watch import (
 )
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import add, commit_info, features, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.orchestrators.watching import MERGE, OPTIMIZE, WRITE, watched_table
 from tests.support.stores.counting_store import CountingStore
 from tests.support.suite.play import examples
+from tests.support.tables.actions import add, commit_info, features, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -33,12 +33,12 @@ from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDe
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.deleted_rows import DeletedRows
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, features, metadata, remove
 from tests.operations.verb_fork_server import VERBS, ForkServer, fork_server
 from tests.properties.model import State, replay
 from tests.support.logs.checkpointing import as_checkpointed, state_of
 from tests.support.rewrites.data_files import inline_vector, parquet
 from tests.support.suite import seed_runs
+from tests.support.tables.actions import add, features, metadata, remove
 from tests.support.tables.vacuum_tables import Folder, days_ago
 
 ROWS = 5

@@ -21,8 +21,8 @@ import yaml
 
 import delta_maintenance
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import add, features, metadata
 from tests.stack.conftest import Airflow, answered_until_it_ends
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.overdue_tables import overdue_table
 from tests.support.tables.vacuum_tables import Folder
 

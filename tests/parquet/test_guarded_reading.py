@@ -19,10 +19,10 @@ from delta_maintenance.parquet.guarded_reading import guarded_batches, open_foot
 from delta_maintenance.parquet.pages import MalformedPageError, read_pages
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.hostile.bombs import BOMBS, shared_text
 from tests.support.suite.usage import measured
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 SMALL = ReadLimits(64 << 20)
 NAME = classic_checkpoint_name(1)

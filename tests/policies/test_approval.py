@@ -20,9 +20,9 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.testing.actions import add, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, remove
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 
 def run(folder: Path, operation: str, **options: Any) -> RunResult:

@@ -19,7 +19,7 @@ from delta_maintenance.policies.assess import assess, assess_table
 from delta_maintenance.policies.models import Assessment, LastRun
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
+from tests.support.tables.actions import add, commit_info, features, metadata, remove
 from tests.support.tables.policy_tables import asked, assessed, only
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 

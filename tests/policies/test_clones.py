@@ -22,8 +22,8 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, features, metadata, protocol
 from tests.support.operations.vacuum_cases import removed
+from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
 
 LAKE = "memory://lake"

@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.testing.actions import add
+from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import Folder
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()

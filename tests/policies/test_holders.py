@@ -27,11 +27,11 @@ from delta_maintenance.policies.models import LastRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add
 from tests.operations.holds.test_readers import replaced, stream
 from tests.operations.holds.test_streams import offset
 from tests.operations.keep_version.test_kept_versions import keep
 from tests.support.operations.vacuum_cases import removed
+from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
 
 

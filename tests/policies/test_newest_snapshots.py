@@ -15,8 +15,8 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.table.read import file_sums
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, commit_info, features, metadata, remove
 from tests.support.tables.policy_tables import asked, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder
 

@@ -20,11 +20,11 @@ from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.testing.actions import add, features, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.droppable_tables import TABLES, Clock, comparable
 from tests.support.tables.droppable_tables import built as built_in
 from tests.support.tables.policy_tables import asked
+from tests.support.tables.table_builder import TableBuilder
 
 A_DAY, A_MINUTE = timedelta(days=1), timedelta(minutes=1)
 POSITIVE = {"name": "positive", "expression": "id > 0"}

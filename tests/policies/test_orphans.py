@@ -20,9 +20,9 @@ from delta_maintenance.policies.discovery import Discovery, discover
 from delta_maintenance.policies.orphans import Orphans, _Places, find_orphans
 from delta_maintenance.policies.tree_search import tables_in_first
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import Action, add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
+from tests.support.tables.actions import Action, add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 LAKE = {"kind": "unity", "address": "https://lake", "catalog": "prod"}

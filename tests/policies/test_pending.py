@@ -16,7 +16,7 @@ from delta_maintenance.policies.approval import (
 )
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.models import RunResult
-from delta_maintenance.testing.actions import add, remove
+from tests.support.tables.actions import add, remove
 from tests.support.tables.policy_tables import asked, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 

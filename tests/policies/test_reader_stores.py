@@ -18,8 +18,6 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.operations.holds.test_streams import ID, batch, offset
 from tests.support.emulators.s3_server import (
     Application,
@@ -29,6 +27,8 @@ from tests.support.emulators.s3_server import (
     serve_s3,
 )
 from tests.support.servers.ports import free_port
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.server
 

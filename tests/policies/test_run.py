@@ -31,8 +31,8 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import MaintainedVersion, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, remove
 from tests.support.suite.play import examples
+from tests.support.tables.actions import add, remove
 from tests.support.tables.policy_tables import (
     EVERYTHING,
     STATS,

@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.models import AssessedOperation
-from delta_maintenance.testing.actions import add, features, metadata
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked, neglected, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder
 

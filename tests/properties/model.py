@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import Action, dv_id
+from tests.support.tables.actions import Action, dv_id
 
 Key = tuple[str, str | None]
 """A logical file: its path and the unique id of its deletion vector."""

@@ -11,7 +11,10 @@ import pytest
 from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
+from tests.properties.model import State, replay, state_of
+from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
+from tests.support.suite.play import examples
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -22,10 +25,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
-from tests.properties.model import State, replay, state_of
-from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
-from tests.support.suite.play import examples
+from tests.support.tables.table_builder import LOG, TableBuilder
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_INCREMENTAL_ROUNDS", examples(12)))
 """Histories to play; a heavy run takes 1000."""

@@ -15,11 +15,11 @@ from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.properties.model import replay, state_of
 from tests.properties.test_routes import build, histories, layouts
 from tests.support.suite.play import examples
+from tests.support.tables.actions import Action
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 IN_FILE = {"protocol", "metaData", "txn", "domainMetadata", "add", "remove"}

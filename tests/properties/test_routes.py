@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.testing.actions import (
+from tests.properties.model import State, replay, state_of
+from tests.support.suite.play import examples
+from tests.support.tables.actions import (
     Action,
     add,
     cdc,
@@ -24,9 +26,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import UUID, TableBuilder
-from tests.properties.model import State, replay, state_of
-from tests.support.suite.play import examples
+from tests.support.tables.table_builder import UUID, TableBuilder
 
 PATHS = ["a", "b", "part=1/c%20d", "é\u2028f", "p" * 40]
 VECTORS = [

@@ -17,8 +17,6 @@ from delta_maintenance.operations.backfill_row_ids import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.row_ids import (
     Action,
     RacedStore,
@@ -31,6 +29,8 @@ from tests.support.operations.row_ids import (
     without_row_ids,
 )
 from tests.support.suite.play import examples
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PROTOCOL = log.features("deletionVectors", writer_only=["domainMetadata"])

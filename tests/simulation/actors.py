@@ -16,8 +16,8 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.core.base import FileStatus, Put
 from delta_maintenance.table.read.log_view import VanishedFileError
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World, is_commit
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.stores.interleaving import Schedule, ScheduledStore
 
 LONGEST_TASK_MS = 20 * HOUR_MS

@@ -23,8 +23,8 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey, require_reusable, surveyed
 from delta_maintenance.table.write.sidecar_writer import SidecarReport, SidecarSet, taken_over
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
+from tests.support.tables.actions import add, features, metadata
+from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
 
 _TOUCHED = 0.3
 _MOST_NEW = 2

@@ -42,8 +42,8 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, add, features, metadata, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import Action, add, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 
 TABLE_ID = "6b4d8fd0-5bd6-4cf2-9f4c-b6f2ab4f9b3e"
 SCHEMA = json.dumps(

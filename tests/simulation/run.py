@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 
 from delta_maintenance import clock
 from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, log_text
 from tests.simulation.actors import Actor, Calendar
 from tests.simulation.upkeep import OPERATIONS, Asked, Keeper
 from tests.simulation.world import DAY_MS, HOUR_MS, MARK, Effect, World
 from tests.simulation.writers import KINDS, Writer, new_file, write
 from tests.support.stores.interleaving import Schedule, single_threaded
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, log_text
 
 WRITERS = 3
 KEEPERS = 2

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
-from delta_maintenance.testing.table_builder import LOG
+from tests.support.tables.table_builder import LOG
 
 DAY_MS = 86_400_000
 SIDECARS = f"{LOG}/_sidecars"

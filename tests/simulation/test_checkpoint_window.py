@@ -24,11 +24,11 @@ from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, add, features, metadata, remove
-from delta_maintenance.testing.fault_store import FaultStore, Step
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
 from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
+from tests.support.faults.fault_store import FaultStore, Step
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
+from tests.support.tables.actions import Action, add, features, metadata, remove
+from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
 
 RETENTION_DAYS = 2
 PROPERTIES = {

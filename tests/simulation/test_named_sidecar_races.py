@@ -32,12 +32,12 @@ from delta_maintenance.table.read.log_view import Evidence
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.simulation.named_sidecars import NamedSidecars
 from tests.simulation.spark_clean_up import SIDECARS
 from tests.simulation.test_checkpoint_window import Stage, Steps
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.stores.interleaving import ScheduledStore, single_threaded
+from tests.support.tables.actions import add
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_NAMED_ROUNDS", "25"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))

@@ -31,11 +31,11 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, add, commit_info, features, metadata, remove
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
 from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
+from tests.support.tables.actions import Action, add, commit_info, features, metadata, remove
+from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_ROUNDS", "15"))
 FIRST_SEED = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_SEED", "0"))

@@ -23,9 +23,9 @@ from delta_maintenance.operations import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import FaultStore
 from tests.simulation.actors import Actor, ActorStore
 from tests.simulation.world import has
+from tests.support.faults.fault_store import FaultStore
 
 _FEATURES = (
     "deletionVectors",

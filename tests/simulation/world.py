@@ -18,8 +18,8 @@ from delta_maintenance.errors import VersionNotFoundError
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, dv_id
 from tests.properties.model import Key, State, state_of
+from tests.support.tables.actions import Action, dv_id
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

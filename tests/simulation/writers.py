@@ -17,11 +17,11 @@ from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, add, dv_id
-from delta_maintenance.testing.table_builder import parquet_bytes
 from tests.properties.model import State
 from tests.simulation.actors import Actor
 from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
+from tests.support.tables.actions import Action, add, dv_id
+from tests.support.tables.table_builder import parquet_bytes
 
 _PARTITIONS = ("x", "a b")
 _HOT = 3

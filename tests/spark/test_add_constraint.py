@@ -36,8 +36,8 @@ from delta_maintenance.spark.constraint_check import SparkConstraintCheck, neede
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.progress import Progress, ignore_progress
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.spark
 

@@ -20,8 +20,8 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.spark import job
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.testing.actions import add, metadata
 from tests.support.rewrites.data_files import parquet
+from tests.support.tables.actions import add, metadata
 from tests.support.tables.overdue_tables import STATS, fingerprint, overdue_table
 from tests.support.tables.vacuum_tables import Folder
 

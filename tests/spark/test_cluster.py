@@ -32,13 +32,13 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import library_zip
-from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.s3_server import S3Server
 from tests.support.hostile.exposure import watched
 from tests.support.logs.sidecar_rows import sidecar_rows
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.servers.spark_processes import Cluster
+from tests.support.tables.actions import add, deletion_vector, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]

@@ -21,7 +21,7 @@ from delta_maintenance.spark.compact_log import SparkRange
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
-from delta_maintenance.testing.actions import (
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -32,7 +32,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.spark
 

@@ -20,12 +20,12 @@ from delta_maintenance.operations.checkpoint import CheckpointResult
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_report import JobReport
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.rewrites.repeated_row_ids import DEFECTS, defective
 from tests.support.rewrites.rewritten_tables import Rewritten
 from tests.support.servers.spark_processes import ConnectServer, ConnectUnavailable
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import DATA, SoundTable
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("java")]

@@ -15,9 +15,9 @@ from delta_maintenance.spark import job
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.statistics import SparkFooters
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.row_ids import check
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.spark
 

@@ -23,8 +23,8 @@ from delta_maintenance.spark.log_shares import TableAddress, by_key
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.tables.sound_tables import DATA, SoundTable, parquet
+from tests.support.tables.table_builder import EPOCH_MS
 
 pytestmark = pytest.mark.spark
 

@@ -17,17 +17,10 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
-    Action,
-    add,
-    deletion_vector,
-    features,
-    metadata,
-    remove,
-)
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.logs.sidecar_rows import sidecar_files, sidecar_rows
 from tests.support.operations.incremental_checkpoints import forged_locations, rewritten_tags
+from tests.support.tables.actions import Action, add, deletion_vector, features, metadata, remove
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 pytestmark = pytest.mark.spark
 

@@ -32,17 +32,9 @@ from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import Report
 from delta_maintenance.spark.sidecars import SparkSidecars
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
-    OMIT,
-    add,
-    deletion_vector,
-    features,
-    metadata,
-    remove,
-    txn,
-)
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 from tests.support.logs.sidecar_rows import FOLDER, sidecar_files, sidecar_rows
+from tests.support.tables.actions import OMIT, add, deletion_vector, features, metadata, remove, txn
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,7 @@ from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.vacuum import SparkVacuum
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.table.evidence import contradictions
-from delta_maintenance.testing.actions import (
+from tests.support.tables.actions import (
     add,
     commit_info,
     deletion_vector,
@@ -31,7 +31,7 @@ from delta_maintenance.testing.actions import (
     metadata,
     remove,
 )
-from delta_maintenance.testing.table_builder import LOG
+from tests.support.tables.table_builder import LOG
 from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = pytest.mark.spark

@@ -26,8 +26,6 @@ import yaml
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.s3_server import S3Server
 from tests.support.hostile.attacking_site import APPROVALS, attacking_site
 from tests.support.hostile.exposure import watched
@@ -35,7 +33,9 @@ from tests.support.orchestrators.fake_spark import FakeSpark, reports
 from tests.support.orchestrators.health_server import Server, picture, signed_in, visitor
 from tests.support.servers.browser import open_browser
 from tests.support.suite.play import PLAY
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 from .conftest import POLL_INTERVAL, Airflow, answered_until_it_ends, standalone
 

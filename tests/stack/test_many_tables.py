@@ -22,8 +22,8 @@ import pytest
 import yaml
 
 from delta_maintenance import open_table
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 from .conftest import Airflow, standalone
 from .postgresql import postgresql, programs

@@ -17,9 +17,9 @@ import yaml
 
 import delta_maintenance
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 from . import last_commits
 from .conftest import PATIENCE, POLL_INTERVAL, Airflow, answered_until_it_ends

@@ -20,14 +20,14 @@ from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.s3.client import S3Client, S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.azure_server import ACCOUNT, AzureServer
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.emulators.s3_server import S3Server
 from tests.support.faults.fault_proxy import FaultProxy, HttpFault, serve_faults
 from tests.support.servers.loopback import Request
 from tests.support.stores.fault_contract import PATIENCE, FaultContract
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 MIB = 1 << 20
 COMMIT = f"{1:020}.json"

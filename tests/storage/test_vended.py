@@ -23,11 +23,11 @@ from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.options import parse_options
 from delta_maintenance.table.read.table import open_table
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.servers.unity_delta import UnityServer, UnityTable, serve_unity
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import log_text
 
 pytestmark = pytest.mark.server
 

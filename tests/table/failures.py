@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.table_builder import TableBuilder
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from delta_maintenance.errors import CommitUnknownError, StorageError
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
 from delta_maintenance.testing.store_contract import StoreContract
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
 
 
 class TestWithoutFault(StoreContract):

@@ -12,11 +12,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.parquet.pages import (
@@ -31,6 +31,9 @@ from delta_maintenance.parquet.pages import (
     rows_of,
     text_sizes,
 )
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 READING_BYTES = 192 << 20
 """The maximum memory of a footer, and of the pages, dictionaries and rows that are decoded at a

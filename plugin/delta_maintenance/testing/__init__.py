@@ -1,1 +1,1 @@
-"""Test tools for this library and its users: a table builder and the contract of stores."""
+"""The contract of stores, for authors of stores."""

@@ -21,9 +21,9 @@ from delta_maintenance.operations.layout import (
 )
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.models import OperationOutcome
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.orchestrators.health_site import POLICY, Elements, Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, health, held, run_result, waiting
+from tests.support.tables.table_builder import TableBuilder
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")

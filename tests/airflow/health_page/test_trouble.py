@@ -14,10 +14,10 @@ from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.health_page.trouble import examination_of, problem_of, steps_for
 from tests.support.orchestrators.health_site import Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
+from tests.support.tables.table_builder import TableBuilder
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")

@@ -23,8 +23,6 @@ from delta_maintenance.errors import CorruptTableError, StorageError
 from delta_maintenance.policies.acknowledgements import Acknowledgement
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.leases import Leases
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.operators import batch_run
 from delta_maintenance_airflow.operators import policy as policy_operators
@@ -32,7 +30,9 @@ from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperat
 from delta_maintenance_airflow.operators.batches import BatchLimits, batched
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.assessed_tables import assessment, run_result
+from tests.support.tables.table_builder import TableBuilder
 
 NAMES = ["a", "b", "c", "d"]
 

@@ -17,7 +17,6 @@ from airflow.sdk import DAG, Asset, AssetAlias
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 from tests.support.orchestrators.airflow_versions import (
@@ -26,6 +25,7 @@ from tests.support.orchestrators.airflow_versions import (
     DagSerialization,
 )
 from tests.support.orchestrators.fake_spark import kill_until
+from tests.support.tables.table_builder import TableBuilder
 
 SPARK_CONNECTION = json.dumps({"conn_type": "spark", "host": "local[1]"})
 

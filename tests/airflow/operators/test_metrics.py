@@ -11,11 +11,11 @@ import yaml
 from opentelemetry.sdk.metrics import MeterProvider
 
 from delta_maintenance.policies.models import RunResult
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import policy_work
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from tests.support.suite.reported_metrics import Values, new_reader, values_of
 from tests.support.tables.assessed_tables import run_result
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from delta_maintenance import Table, clock
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
-from delta_maintenance.testing.actions import add
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 from tests.support.orchestrators.airflow_versions import AirflowFailException, DagSerialization
 from tests.support.orchestrators.operator_cases import BY_VERB, CASES, Case
 from tests.support.orchestrators.operator_runs import dag_of, each, task
+from tests.support.tables.actions import add
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 pytestmark = pytest.mark.usefixtures("spark_job")

@@ -14,12 +14,12 @@ from airflow.sdk import DAG
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.context import Prepared
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaSetPropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from tests.support.orchestrators.operator_cases import BY_VERB, CASES, Case
 from tests.support.orchestrators.operator_runs import dag_of, each, task
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.usefixtures("spark_job")
 # Caused by the libraries of Airflow.

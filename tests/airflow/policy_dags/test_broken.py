@@ -11,12 +11,12 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.policies.acknowledgements import acknowledge_failure
 from delta_maintenance.policies.assessments import AssessmentEntry
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.settings import assessment_store
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.overdue_tables import overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = [
     pytest.mark.airflow,

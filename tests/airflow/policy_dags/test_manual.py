@@ -16,8 +16,6 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.health_page.option_fields import read_answer
@@ -35,7 +33,9 @@ from tests.support.operations.held_tables import (
 from tests.support.operations.vacuum_cases import removed
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.overdue_tables import FEATURE, fingerprint, overdue_table
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = [

@@ -12,14 +12,14 @@ import pytest
 
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.operators.questions import require_other_person
 from delta_maintenance_airflow.settings import assessment_store
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
+from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = [
     pytest.mark.airflow,

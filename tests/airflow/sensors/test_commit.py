@@ -12,8 +12,6 @@ from airflow.sdk import DAG
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import watch
 from delta_maintenance.operations.watch import CommitFilter, WaitCondition
-from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
 from tests.support.orchestrators.airflow_versions import (
@@ -24,6 +22,8 @@ from tests.support.orchestrators.airflow_versions import (
 )
 from tests.support.orchestrators.watching import watched_table
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, commit_info, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -17,10 +17,10 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
-from delta_maintenance.testing.actions import add, features, metadata, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from tests.support.logs.sidecar_rows import sidecar_rows
+from tests.support.tables.actions import add, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 pytestmark = [

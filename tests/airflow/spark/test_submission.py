@@ -21,7 +21,6 @@ import pytest
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.submission.job_report import JobError
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators import (
@@ -43,6 +42,7 @@ from tests.support.orchestrators.fake_spark import (
     wait_for,
 )
 from tests.support.orchestrators.spark_tasks import operator
+from tests.support.tables.table_builder import TableBuilder
 
 pytest.importorskip("airflow.providers.apache.spark", reason="NO SPARK PROVIDER")
 # The provider leaves the pipe from spark-submit to the garbage collector.

@@ -17,14 +17,14 @@ from delta_maintenance.address import CatalogName
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 from delta_maintenance.storage import open_store
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.policy_assets import changed_tables, watched_assets
 from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, polling
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
 from tests.support.emulators.s3_server import S3Server
 from tests.support.orchestrators.watching import WRITE, State, eventually, run, running
 from tests.support.servers.unity_delta import TOKEN, UnityTable, serve_unity
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 QUICK = 0.02
 DOWN = CatalogUnavailableError("the catalog does not answer")

@@ -11,12 +11,12 @@ import pytest
 
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.operations.watch import CommitFilter, WaitCondition
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.triggers import DeltaCommitTrigger, polling
 from tests.support.orchestrators.watching import MERGE, OPTIMIZE, eventually, run, running
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -14,8 +14,6 @@ from airflow.sdk import Asset
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.operations.watch import LogWatch
 from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.testing.actions import add, commit_info, features, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, polling
@@ -31,6 +29,8 @@ from tests.support.orchestrators.watching import (
     running,
 )
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, commit_info, features, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 QUICK = 0.01
 

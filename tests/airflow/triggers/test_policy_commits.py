@@ -21,8 +21,6 @@ from delta_maintenance.policies import run as policies
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import Store, open_store
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, announcements, polling
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
@@ -36,6 +34,8 @@ from tests.support.orchestrators.watching import (
     run,
     running,
 )
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 QUICK = 0.02
 

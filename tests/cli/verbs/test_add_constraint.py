@@ -19,8 +19,8 @@ from delta_maintenance.operations.add_constraint import (
     ViolatingFile,
 )
 from delta_maintenance.operations.table_change.documents import PropertyChange
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 WORDS = ("Positive", "id > 0")
 CHANGE = PropertyChange(name="delta.constraints.positive", before=None, after="id > 0")

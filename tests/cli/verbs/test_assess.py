@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from delta_maintenance.operations.core.documents import one_line_rows, printable
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 TEXTS = st.text(st.characters(categories=("L", "N", "Zs")), max_size=90)
 

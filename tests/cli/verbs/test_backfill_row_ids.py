@@ -17,9 +17,9 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsPlan,
     BackfillRowIdsResult,
 )
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.row_ids import check, commits
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 VERB = "backfill-row-ids"
 

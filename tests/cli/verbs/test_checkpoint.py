@@ -12,7 +12,7 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointResult,
     Engine,
 )
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.table_builder import TableBuilder
 
 
 def test_choices_and_defaults_are_those_of_the_operation(cli: Any) -> None:

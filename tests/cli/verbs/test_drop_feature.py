@@ -16,8 +16,8 @@ from delta_maintenance.operations.drop_feature import (
     DropFeatureResult,
 )
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.tables.droppable_tables import TABLES
+from tests.support.tables.table_builder import TableBuilder
 
 Build = Callable[[str], TableBuilder]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.testing.actions import OMIT, add, deletion_vector, features, metadata, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import OMIT, add, deletion_vector, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 
 KEYS = [
     "path",

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from delta_maintenance.testing.actions import commit_info
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.tables.actions import commit_info
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 
 def test_commits_come_newest_first_with_the_version_of_their_file(

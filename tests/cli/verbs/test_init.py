@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from delta_maintenance.policies.definition.policy import load_policy
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 
 def test_the_policy_finds_the_tables_on_this_machine(cli: Any, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_list_names_tables_and_folders_with_any_names(cli: Any, tmp_path: Path
 
 
 def test_a_table_with_clustering_columns_brings_the_rule_for_them(cli: Any, tmp_path: Path) -> None:
-    from delta_maintenance.testing.actions import domain, features
+    from tests.support.tables.actions import domain, features
 
     columns = {"clusteringColumns": [["id"]]}
     _table(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.testing.actions import (
+from tests.support.tables.actions import (
     add,
     commit_info,
     deletion_vector,
@@ -18,7 +18,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 
 def test_the_document_has_exactly_the_documented_fields(cli: Any, tmp_path: Path) -> None:

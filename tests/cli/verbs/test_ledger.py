@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.testing.actions import add, commit_info
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, commit_info
 from tests.support.tables.overdue_tables import overdue_table
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from delta_maintenance.protocol.delta_log.file_names import (
     compaction_name,
 )
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import add, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, remove
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.cli.conftest import Cli
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 MARKUP = "<b>&amp;[red]"
 

@@ -11,8 +11,8 @@ import pytest
 
 from delta_maintenance import open_table
 from delta_maintenance.cli.starter_policy import policy_for
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from tests.support.rewrites.data_files import parquet
+from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.vacuum_tables import Folder, days_ago
 
 HINT = "a vacuum or an fsck without a commit is not known to later runs; give them --state"

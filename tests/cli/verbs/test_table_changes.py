@@ -12,8 +12,8 @@ from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPr
 from delta_maintenance.operations.table_change import operation as table_change
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolPlan, UpgradeProtocolResult
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 
 def committed(builder: TableBuilder, version: int = 3) -> list[dict[str, Any]]:

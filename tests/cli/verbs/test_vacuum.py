@@ -15,7 +15,7 @@ from delta_maintenance.cli import operation_verb
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import add
+from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import Folder
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.table_builder import TableBuilder
 
 START = datetime(2024, 3, 1, 12, tzinfo=UTC)
 WEEK = timedelta(days=7)

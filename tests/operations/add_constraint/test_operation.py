@@ -34,9 +34,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.suite.play import examples
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 KEY = "delta.constraints.positive"

@@ -8,8 +8,6 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.backfills import (
     TRACKED,
     apply,
@@ -21,6 +19,8 @@ from tests.support.operations.backfills import (
     stats,
 )
 from tests.support.operations.row_ids import RacedStore, check, state, without_row_ids
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.mark.conformance("RT-02", "RT-03", "RT-04", "RT-06", "RT-09", "RT-10", "RT-11", "RT-12")

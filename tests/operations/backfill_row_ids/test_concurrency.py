@@ -10,8 +10,6 @@ import pytest
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.table.data.row_counts import RowCounts
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.backfills import (
     SUSPENDED,
     TRACKED,
@@ -35,6 +33,8 @@ from tests.support.operations.row_ids import (
     delete_rows,
     state,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.mark.conformance("RT-14", "RT-06")

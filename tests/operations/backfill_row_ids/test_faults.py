@@ -27,11 +27,11 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.faults.every_fault import distinct_faults
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.operations.row_ids import append, check, commits, delete, state, without_row_ids
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 FILES = 3

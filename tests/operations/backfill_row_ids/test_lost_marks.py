@@ -12,10 +12,10 @@ import pytest
 
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.protocol.row_tracking.backfill import _MOST_ROWS
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder, parquet_bytes
 from tests.support.operations.backfills import backfill, built, of, plan_of, stats
 from tests.support.operations.row_ids import Action
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder, parquet_bytes
 
 TRACKED = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])
 ENABLED = {

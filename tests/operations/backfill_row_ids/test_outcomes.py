@@ -20,8 +20,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.row_counts import RowCounts
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
+from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.backfills import (
     NOW,
     SUPPORTED,
@@ -35,6 +34,7 @@ from tests.support.operations.backfills import (
     stats,
 )
 from tests.support.operations.row_ids import append, check
+from tests.support.tables import actions as log
 
 
 def test_errors_before_the_first_commit_are_raised() -> None:

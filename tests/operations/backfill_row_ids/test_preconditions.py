@@ -9,8 +9,6 @@ import pytest
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.backfills import (
     NOW,
     SUSPENDED,
@@ -24,6 +22,8 @@ from tests.support.operations.backfills import (
     stats,
 )
 from tests.support.operations.row_ids import Action, RacedStore, check, state
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 ENABLED = {"delta.enableRowTracking": "true"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.testing import actions as log
 from tests.support.operations.backfills import (
     SUPPORTED,
     apply,
@@ -18,6 +17,7 @@ from tests.support.operations.backfills import (
     stats,
 )
 from tests.support.operations.row_ids import check, delete
+from tests.support.tables import actions as log
 
 
 @pytest.mark.conformance("RT-12", "DV-14")

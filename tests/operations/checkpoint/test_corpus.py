@@ -29,8 +29,6 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import Action, commit_info, features
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.logs.checkpointing import (
     LOG,
     SHAPES,
@@ -40,7 +38,9 @@ from tests.support.logs.checkpointing import (
     state_of,
     write,
 )
+from tests.support.tables.actions import Action, commit_info, features
 from tests.support.tables.corpus_tables import TABLES
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 BEFORE_ALL_TABLES = datetime(2000, 1, 1, tzinfo=UTC)
 """By this clock every commit lies in the future, and so no tombstone expires."""

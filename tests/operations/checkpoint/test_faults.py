@@ -22,18 +22,8 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.segment import hinted_version
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
-    add,
-    deletion_vector,
-    domain,
-    features,
-    metadata,
-    remove,
-    txn,
-)
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.faults.every_fault import distinct_faults
+from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.logs.checkpointing import (
     KEEP_TOMBSTONES,
     NOW,
@@ -44,6 +34,16 @@ from tests.support.logs.checkpointing import (
     state_of,
     write,
 )
+from tests.support.tables.actions import (
+    add,
+    deletion_vector,
+    domain,
+    features,
+    metadata,
+    remove,
+    txn,
+)
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 pytestmark = pytest.mark.cases
 

@@ -14,8 +14,6 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.sidecars import SCHEMA_TAG, SidecarSummary, stated_sums
 from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.table.evidence.contradictions import find_contradiction
-from delta_maintenance.testing.actions import add, deletion_vector, metadata, remove, txn
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, SIDECARS, write
 from tests.support.operations.incremental_checkpoints import (
     V2,
@@ -28,6 +26,8 @@ from tests.support.operations.incremental_checkpoints import (
     sidecars_of,
 )
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, deletion_vector, metadata, remove, txn
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.mark.conformance("CKPT-03", "CKPT-24")

@@ -23,8 +23,6 @@ from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, SUMS_TAG,
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, add, deletion_vector, remove, sidecar
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 from tests.support.logs.checkpointing import LOG, NOW, write
 from tests.support.operations.incremental_checkpoints import (
     based,
@@ -38,6 +36,8 @@ from tests.support.operations.incremental_checkpoints import (
     sidecars_of,
 )
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import Action, add, deletion_vector, remove, sidecar
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 DAY_MS = 86_400_000
 AT = NOW + timedelta(hours=1)

@@ -9,9 +9,9 @@ import os
 import random
 
 from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
-from delta_maintenance.testing.actions import Action, add, commit_info, remove
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
 from tests.support.operations.incremental_checkpoints import begun
+from tests.support.tables.actions import Action, add, commit_info, remove
 
 COMMITS = int(os.environ.get("DELTA_MAINTENANCE_BOUND_COMMITS", "60"))
 EVERY = max(5, COMMITS // 200)

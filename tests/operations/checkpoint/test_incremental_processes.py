@@ -27,8 +27,8 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, features, metadata, remove
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, log_text
+from tests.support.tables.actions import add, features, metadata, remove
+from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_SIDECAR_KILLS", "4"))
 LIVE = 30

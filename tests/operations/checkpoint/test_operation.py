@@ -19,7 +19,8 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.testing.actions import (
+from tests.support.logs.checkpointing import NOW, files_of, write
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -30,8 +31,7 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.logs.checkpointing import NOW, files_of, write
+from tests.support.tables.table_builder import TableBuilder
 
 
 def table_of(*commits: list[Action]) -> TableBuilder:

@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 
 from delta_maintenance import open_table
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import Action, add, remove, txn
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.checkpointing import LOG
 from tests.support.operations.incremental_checkpoints import based, incremental
 from tests.support.oracle.other_readers import DuckDb, Files, duck, polars_rows, require
+from tests.support.tables.actions import Action, add, remove, txn
+from tests.support.tables.table_builder import TableBuilder
 
 __all__ = ["duck"]
 

@@ -16,7 +16,8 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
-from delta_maintenance.testing.actions import (
+from tests.support.logs.checkpointing import NOW, SHAPES, files_of, only, state_of, write
+from tests.support.tables.actions import (
     OMIT,
     Action,
     add,
@@ -26,8 +27,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
-from tests.support.logs.checkpointing import NOW, SHAPES, files_of, only, state_of, write
+from tests.support.tables.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
 
 DAY_MS = 86_400_000
 HINT = f"{LOG}/_last_checkpoint"

@@ -10,20 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.testing.actions import (
-    Action,
-    add,
-    cdc,
-    commit_info,
-    deletion_vector,
-    domain,
-    dv_id,
-    features,
-    metadata,
-    remove,
-    txn,
-)
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.logs.checkpointing import (
     KEEP_TOMBSTONES,
     LOG,
@@ -38,6 +24,20 @@ from tests.support.logs.checkpointing import (
     write,
 )
 from tests.support.suite.play import examples
+from tests.support.tables.actions import (
+    Action,
+    add,
+    cdc,
+    commit_info,
+    deletion_vector,
+    domain,
+    dv_id,
+    features,
+    metadata,
+    remove,
+    txn,
+)
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 SUPPORTED = features("v2Checkpoint", "deletionVectors")
 TABLE = metadata(configuration=KEEP_TOMBSTONES)

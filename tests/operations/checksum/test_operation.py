@@ -25,7 +25,8 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit.checksums import computed_checksum
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
+from tests.support.faults.fault_store import FaultStore, SimulatedCrash, faults
+from tests.support.tables.actions import (
     add,
     commit_info,
     deletion_vector,
@@ -35,8 +36,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
+from tests.support.tables.table_builder import EPOCH_MS, LOG, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 

@@ -13,9 +13,9 @@ from delta_maintenance.protocol.delta_log.file_names import (
     commit_name,
     uuid_checkpoint_name,
 )
-from delta_maintenance.testing.actions import features, remove
-from delta_maintenance.testing.table_builder import UUID, TableBuilder
 from tests.support.operations.log_clean_ups import build, clean, day, names, plan, promised
+from tests.support.tables.actions import features, remove
+from tests.support.tables.table_builder import UUID, TableBuilder
 
 
 def _two(table: TableBuilder) -> str:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.testing.actions import add, commit_info, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, commit_info, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 6, 30, tzinfo=UTC)
 KEPT_MS = epoch_millis(NOW - timedelta(days=30))

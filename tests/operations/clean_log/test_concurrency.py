@@ -12,8 +12,6 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import metadata
-from delta_maintenance.testing.table_builder import LOG
 from tests.support.operations.log_clean_ups import (
     at,
     build,
@@ -24,6 +22,8 @@ from tests.support.operations.log_clean_ups import (
     promised,
     with_sidecars,
 )
+from tests.support.tables.actions import metadata
+from tests.support.tables.table_builder import LOG
 
 
 def test_a_plan_is_valid_for_an_hour() -> None:

@@ -16,8 +16,6 @@ from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
-from delta_maintenance.testing.actions import Action, add, commit_info, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.log_clean_ups import (
     FIRST,
     at,
@@ -28,6 +26,8 @@ from tests.support.operations.log_clean_ups import (
     plan,
     promised,
 )
+from tests.support.tables.actions import Action, add, commit_info, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 # The cut-off
 

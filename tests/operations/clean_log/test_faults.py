@@ -22,12 +22,12 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, features, metadata, remove
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.logs.checkpointing import as_checkpointed, state_of
+from tests.support.tables.actions import add, features, metadata, remove
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder
 
 pytestmark = pytest.mark.cases
 

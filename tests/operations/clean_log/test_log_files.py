@@ -22,8 +22,6 @@ from delta_maintenance.protocol.delta_log.file_names import (
     uuid_checkpoint_name,
 )
 from delta_maintenance.table.read.segment import hinted_version
-from delta_maintenance.testing.actions import features
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 from tests.support.operations.log_clean_ups import (
     at,
     build,
@@ -34,6 +32,8 @@ from tests.support.operations.log_clean_ups import (
     promised,
     with_sidecars,
 )
+from tests.support.tables.actions import features
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder
 
 
 def going(planned: CleanLogPlan) -> dict[str, tuple[str, ...]]:

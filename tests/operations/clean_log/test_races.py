@@ -10,8 +10,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, uuid_checkpoint_name
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, checkpoint_metadata, features, metadata, sidecar
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder, log_text
+from tests.support.tables.actions import add, checkpoint_metadata, features, metadata, sidecar
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder, log_text
 
 FIRST = datetime(2024, 3, 1, 12, tzinfo=UTC)
 NOW = FIRST + timedelta(days=40)

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.testing import actions as log
 from tests.support.rewrites.clustered_tables import DOMAIN, ClusteredTable, statistics
 from tests.support.rewrites.data_files import ROW_TRACKING
 from tests.support.rewrites.table_rows import live_adds, live_rows
+from tests.support.tables import actions as log
 
 
 def prepared() -> tuple[ClusteredTable, list[str]]:

@@ -33,7 +33,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
+from tests.support.faults.every_fault import play_faults
+from tests.support.logs.checkpointing import files_of, state_of
+from tests.support.tables.actions import (
     add,
     checkpoint_metadata,
     commit_info,
@@ -46,10 +48,8 @@ from delta_maintenance.testing.actions import (
     sidecar,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
-from tests.support.faults.every_fault import play_faults
-from tests.support.logs.checkpointing import files_of, state_of
 from tests.support.tables.corpus_tables import TABLES
+from tests.support.tables.table_builder import LOG, TableBuilder
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

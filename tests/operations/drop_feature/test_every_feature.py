@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.operations.drop_feature.test_widened_types import by_deltalake, by_duckdb, copy_to, plain
 from tests.support.oracle.other_readers import require
 from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field, inline_vector, removed
 from tests.support.suite.play import examples
+from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import Clock, drop
 
 UTC_TIME = pa.timestamp("us", "UTC")

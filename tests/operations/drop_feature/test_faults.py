@@ -13,9 +13,9 @@ from delta_maintenance.operations.drop_feature import DropFeaturePlan
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import Fault, FaultStore, faults
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.faults.fault_store import Fault, FaultStore, faults
 from tests.support.logs.checkpointing import State, as_checkpointed, state_of
 from tests.support.tables.droppable_tables import TABLES, Clock, comparable, drop, planned
 

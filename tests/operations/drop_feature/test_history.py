@@ -21,9 +21,8 @@ from delta_maintenance.protocol.changes.drop import removal_of
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 from tests.support.logs.checkpointing import as_checkpointed, state_of
+from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import (
     STATS,
     TABLES,
@@ -34,6 +33,7 @@ from tests.support.tables.droppable_tables import (
     drop,
     planned,
 )
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder
 
 A_DAY = timedelta(days=1)
 RETENTION = "delta.dropFeatureTruncateHistory.retentionDuration"

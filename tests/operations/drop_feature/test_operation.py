@@ -20,10 +20,9 @@ from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.fault_store import FaultStore
 from tests.support.logs.checkpointing import as_checkpointed, on_disk, state_of
+from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import (
     BASIC,
     STATS,
@@ -35,6 +34,7 @@ from tests.support.tables.droppable_tables import (
     drop,
     planned,
 )
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 ALL = list(TABLES.values())
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"

@@ -17,11 +17,11 @@ from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import SimulatedCrash
-from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
+from tests.support.faults.fault_store import SimulatedCrash
+from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import BASIC, STATS, TABLES, Clock, drop, planned
 from tests.support.tables.droppable_tables import built as built_in
+from tests.support.tables.table_builder import LOG, TableBuilder, log_text
 
 pytestmark = pytest.mark.cases
 

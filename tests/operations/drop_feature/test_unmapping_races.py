@@ -17,10 +17,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import Fault, FaultStore, faults
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import files_of, play_faults
+from tests.support.faults.fault_store import Fault, FaultStore, faults
 from tests.support.rewrites.data_files import DataTable, schema_string
 from tests.support.rewrites.mapped_tables import (
     MODE,
@@ -34,6 +33,7 @@ from tests.support.rewrites.mapped_tables import (
     unmapped_rows,
 )
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds
+from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import Clock, drop
 
 FEATURE = "columnMapping"

@@ -30,8 +30,8 @@ from delta_maintenance.operations.erasure_report.log_values import LogValues
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, features, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder, parquet_bytes
+from tests.support.tables.actions import add, features, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder, parquet_bytes
 
 NOW: dict[str, Any] = {"allow_short_retention": True, "no_other_writers": True}
 MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}

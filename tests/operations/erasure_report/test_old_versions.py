@@ -15,9 +15,9 @@ from delta_maintenance import open_table
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.server
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'

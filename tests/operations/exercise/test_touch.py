@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.process
 

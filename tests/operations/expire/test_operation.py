@@ -28,10 +28,8 @@ from delta_maintenance.policies.assess import assess
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.faults.every_fault import distinct_faults
+from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.operations.fsck_runs import run as fsck_run
 from tests.support.operations.row_ids import RacedStore
 from tests.support.rewrites.data_files import (
@@ -46,7 +44,9 @@ from tests.support.rewrites.data_files import (
 from tests.support.rewrites.rewritten_tables import VECTORS, ids
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows
 from tests.support.suite.play import some
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked, only
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AGE = timedelta(days=30)

@@ -18,8 +18,8 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, features, metadata
 from tests.support.rewrites.data_files import parquet
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 

@@ -15,12 +15,12 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.optimize import plan as plan_optimize
 from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.fsck_runs import NOW, outcomes, run
 from tests.support.suite.play import examples
+from tests.support.tables import actions as log
 from tests.support.tables.doubled_tables import STEPS, play
 from tests.support.tables.sound_tables import SoundTable
+from tests.support.tables.table_builder import TableBuilder
 
 REMOVE = FsckOptions(remove_doubled_files=True)
 

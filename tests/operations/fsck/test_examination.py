@@ -22,11 +22,11 @@ from delta_maintenance.protocol.delta_log.file_names import (
     classic_checkpoint_name,
     commit_name,
 )
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
 from tests.support.rewrites.data_files import inline_vector
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import DATA, ROWS, STATS, VECTOR, SoundTable, parquet
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 
 def _changed(actions: list[log.Action], name: str, **fields: Any) -> list[log.Action]:

@@ -20,11 +20,11 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import Fault, FaultStore, Step, faults
-from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.faults.fault_store import Fault, FaultStore, Step, faults
 from tests.support.tables.sound_tables import SoundTable
+from tests.support.tables.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 MANIFEST = "00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"

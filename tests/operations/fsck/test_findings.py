@@ -30,8 +30,6 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.table.commit.manifests import MANIFESTS
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 from tests.support.operations.fsck_findings import (
     ROW_ID_COLUMNS,
     VECTOR_FILE,
@@ -42,6 +40,7 @@ from tests.support.operations.fsck_findings import (
     narrow_file,
     repeat_row_ids,
 )
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import (
     CONFIGURATION,
     DATA,
@@ -52,6 +51,7 @@ from tests.support.tables.sound_tables import (
     SoundTable,
     parquet,
 )
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ from delta_maintenance.protocol.delta_log.file_names import (
 )
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
+from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import SoundTable
 
 MANIFEST = "00000000000000000003.checkpoint.00000000-0000-4000-8000-000000000000.json"

@@ -18,10 +18,10 @@ from delta_maintenance.storage.core.paths import FileStatus
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.locations import find_other_spellings
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.support.faults.every_fault import files_of as all_files
 from tests.support.faults.every_fault import play_faults, store_of
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import DATA, SoundTable
 
 REMOVE = FsckOptions(remove_missing_files=True)

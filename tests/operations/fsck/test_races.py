@@ -11,9 +11,9 @@ from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, SoundTable
+from tests.support.tables.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 

@@ -14,8 +14,8 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.file_names import checksum_name, commit_name
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, SoundTable
 
 REMOVE = FsckOptions(remove_missing_files=True)

@@ -22,12 +22,12 @@ from delta_maintenance.operations.fsck import FsckOptions, FsckPlan
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.operations.recompute_stats.test_values import SINGLES
 from tests.support.operations.statistics_repair import NOW, planned, recompute, statistics
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.table_rows import latest, live_adds
 from tests.support.suite.play import examples
+from tests.support.tables import actions as log
 from tests.support.tables.policy_tables import asked
 
 BOUNDED = [name for name in SINGLES if name != "binary"]

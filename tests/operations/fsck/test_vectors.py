@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_findings import VECTOR_FILE, add_again, look, problems
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import SoundTable, parquet
 
 

@@ -21,13 +21,13 @@ from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_n
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import distinct_faults, files_of, play_faults
+from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.fsck_runs import NOW, REPAIR, outcomes, run
 from tests.support.suite.play import examples, some
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS
 from tests.support.tables.wrong_checkpoints import KINDS, RandomTable, WrongTable, wrong_tables
 
 LATER = NOW + timedelta(days=60)

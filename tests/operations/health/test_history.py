@@ -19,9 +19,9 @@ from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.health.commit_history import MAINTENANCE_OPERATIONS
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import add, commit_info, features, metadata, protocol
-from delta_maintenance.testing.fault_store import FaultStore
+from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.table_health import DAY, gone, health
+from tests.support.tables.actions import add, commit_info, features, metadata, protocol
 from tests.support.tables.vacuum_tables import NOW, Folder
 
 

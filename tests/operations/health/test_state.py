@@ -14,7 +14,10 @@ from delta_maintenance.operations import clean_log, vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.health import SMALL_FILE_BYTES, measure
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import (
+from tests.support.operations.table_health import DAY, gone, health
+from tests.support.rewrites.data_files import DataTable, field
+from tests.support.suite.play import examples
+from tests.support.tables.actions import (
     OMIT,
     add,
     deletion_vector,
@@ -24,9 +27,6 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from tests.support.operations.table_health import DAY, gone, health
-from tests.support.rewrites.data_files import DataTable, field
-from tests.support.suite.play import examples
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 # The log.

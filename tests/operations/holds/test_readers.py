@@ -22,9 +22,9 @@ from delta_maintenance.operations.holds.models import Holders, KeptVersion, Read
 from delta_maintenance.operations.vacuum.planning import Survey
 from delta_maintenance.operations.vacuum.references import last_vacuumed
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, cdc, metadata, protocol, remove
 from tests.operations.holds.test_streams import ID, OTHER, batch, offset
 from tests.support.suite.play import examples
+from tests.support.tables.actions import add, cdc, metadata, protocol, remove
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago, paths_of
 
 FIRST = (protocol(), metadata(id=ID))

@@ -18,9 +18,9 @@ from delta_maintenance.operations.holds.kept_versions import (
 from delta_maintenance.operations.holds.models import Holders, KeptVersion
 from delta_maintenance.operations.keep_version import KeepVersionOptions, KeepVersionResult
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.log_clean_ups import build, clean, day, plan
+from tests.support.tables.actions import add, remove
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 

@@ -22,11 +22,11 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.data_file_reader import FileRows
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_string
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten, ids, numbers
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 
 def plan(made: Rewritten, **options: Any) -> OptimizePlan:

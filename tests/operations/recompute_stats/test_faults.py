@@ -13,13 +13,13 @@ import pytest
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash
-from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.faults.every_fault import distinct_faults
+from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.operations.row_ids import RacedStore, delete, delete_rows
 from tests.support.operations.statistics_repair import planned, recompute, statistics
 from tests.support.rewrites.data_files import DataTable, field, inline_vector
 from tests.support.rewrites.table_rows import latest, live_adds, live_rows
+from tests.support.tables.table_builder import EPOCH_MS
 
 LISTS = {"type": "array", "elementType": "long", "containsNull": True}
 

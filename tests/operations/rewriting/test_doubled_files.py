@@ -20,11 +20,11 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_runs import run
 from tests.support.rewrites.clustered_tables import DOMAIN
 from tests.support.rewrites.data_files import DataTable, field, removed
 from tests.support.rewrites.rewritten_tables import NOW
+from tests.support.tables import actions as log
 
 DAY = 86_400_000_000
 VERBS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION
 from tests.support.rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids
 from tests.support.rewrites.table_rows import Row, live_rows

@@ -11,15 +11,8 @@ import pytest
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.rewriting import live_columns as module
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, live_columns
-from delta_maintenance.testing.actions import (
-    add,
-    deletion_vector,
-    dv_id,
-    features,
-    metadata,
-    remove,
-)
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, deletion_vector, dv_id, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 
 DAMAGED = '{"numRecords":4,"minValues":{"id":1}'
 """Ends like statistics, and is not JSON."""

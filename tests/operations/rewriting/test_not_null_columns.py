@@ -20,10 +20,10 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_runs import run
 from tests.support.rewrites.data_files import DataTable, field, schema_string
 from tests.support.rewrites.rewritten_tables import NOW
+from tests.support.tables import actions as log
 
 OLD, NEW = (NOW - timedelta(days=age) for age in (100, 1))
 VERBS: dict[str, Any] = {

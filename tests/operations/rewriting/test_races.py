@@ -23,7 +23,6 @@ from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.data import carried_deletions, rewrite
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
 from tests.support.rewrites.data_files import removed as remove_of
 from tests.support.rewrites.rewrite_results import described, files_of
@@ -36,6 +35,7 @@ from tests.support.rewrites.rewritten_tables import (
     without,
 )
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds
+from tests.support.tables import actions as log
 
 Race = Callable[[], object]
 

@@ -27,13 +27,13 @@ from delta_maintenance.operations.set_clustering import (
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.protocol.schema.clustering import DOMAIN
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import Fault, FaultStore
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.faults.fault_store import Fault, FaultStore
 from tests.support.operations.statistics_repair import recompute, statistics
 from tests.support.operations.table_changes import NOW, RacedStore, built, lines, race
 from tests.support.rewrites.data_files import DataTable, field, schema_string
 from tests.support.rewrites.table_rows import latest
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 INNER = {"type": "struct", "fields": [field("x", "long"), field("a.b", "date")]}
 FIELDS = [

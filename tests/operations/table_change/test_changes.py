@@ -9,8 +9,6 @@ from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.protocol.features.registry import supported_features, with_requirements
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.table_changes import (
     NOW,
     RacedStore,
@@ -22,6 +20,8 @@ from tests.support.operations.table_changes import (
     set_,
     upgrade,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 FEATURES = [
     "allowColumnDefaults",

@@ -11,7 +11,6 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError, Unsuppor
 from delta_maintenance.operations import set_properties, upgrade_protocol
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.testing import actions as log
 from tests.support.operations.table_changes import (
     NOW,
     RacedStore,
@@ -24,6 +23,7 @@ from tests.support.operations.table_changes import (
     set_,
     upgrade,
 )
+from tests.support.tables import actions as log
 
 
 @pytest.mark.conformance("RT-11")

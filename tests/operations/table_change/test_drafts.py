@@ -9,8 +9,6 @@ import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.table_changes import (
     apply_upgrade,
     built,
@@ -19,6 +17,8 @@ from tests.support.operations.table_changes import (
     set_,
     upgrade,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 MARK = {"rowIdHighWaterMark": {"highWaterMark": 41, "preservedRowIds": True}}
 

@@ -16,10 +16,10 @@ from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
 from tests.support.faults.every_fault import play_faults
+from tests.support.faults.fault_store import FaultStore
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, LOG, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 

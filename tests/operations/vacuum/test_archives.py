@@ -32,9 +32,9 @@ from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import S3Server
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import log_text
 
 LATER = datetime.now(UTC) + timedelta(days=8)
 """The server stamps objects with the time it is: a vacuum in a week finds them old."""

@@ -12,7 +12,8 @@ from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.vacuum import engine
-from delta_maintenance.testing.actions import (
+from tests.support.operations.vacuum_cases import VECTOR, removed
+from tests.support.tables.actions import (
     OMIT,
     add,
     cdc,
@@ -22,8 +23,7 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from delta_maintenance.testing.table_builder import LOG
-from tests.support.operations.vacuum_cases import VECTOR, removed
+from tests.support.tables.table_builder import LOG
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago, named_memory, paths_of
 
 # Protected files.

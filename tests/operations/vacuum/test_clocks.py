@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.testing.actions import OMIT, add, cdc, commit_info, remove
-from delta_maintenance.testing.table_builder import Line, commit_name
+from tests.support.tables.actions import OMIT, add, cdc, commit_info, remove
+from tests.support.tables.table_builder import Line, commit_name
 from tests.support.tables.vacuum_tables import Folder, days_ago
 
 RETENTION = 7

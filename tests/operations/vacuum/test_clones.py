@@ -15,7 +15,8 @@ from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, Storag
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import (
+from tests.support.operations.vacuum_cases import VECTOR, removed
+from tests.support.tables.actions import (
     add,
     commit_info,
     deletion_vector,
@@ -23,8 +24,7 @@ from delta_maintenance.testing.actions import (
     metadata,
     remove,
 )
-from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.operations.vacuum_cases import VECTOR, removed
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import Folder, named_memory
 
 SOURCE, CLONE = "memory://clones/source", "memory://clones/clone"

@@ -21,8 +21,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import engine as vacuum_engine
 from delta_maintenance.storage import FileStatus
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, features, metadata
 from tests.support.operations.vacuum_cases import removed
+from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory, operations, paths_of
 
 

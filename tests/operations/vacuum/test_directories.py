@@ -9,8 +9,8 @@ import pytest
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumResult
-from delta_maintenance.testing.actions import add
-from delta_maintenance.testing.table_builder import LOG
+from tests.support.tables.actions import add
+from tests.support.tables.table_builder import LOG
 from tests.support.tables.vacuum_tables import Folder, days_ago, paths_of
 
 CLOCK_CHECK = "delta_maintenance.operations.vacuum.operation.require_same_clock"

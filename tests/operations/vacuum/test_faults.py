@@ -35,12 +35,12 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import Skip
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, deletion_vector, features, metadata, remove
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import LOG
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
+from tests.support.faults.fault_store import FaultStore
 from tests.support.suite.play import examples
+from tests.support.tables.actions import add, deletion_vector, features, metadata, remove
+from tests.support.tables.table_builder import LOG
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 VECTOR = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"

@@ -17,7 +17,8 @@ from delta_maintenance.operations.vacuum.engine import write_report
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import (
+from tests.support.operations.vacuum_cases import VECTOR, Stubborn, removed
+from tests.support.tables.actions import (
     add,
     cdc,
     commit_info,
@@ -26,8 +27,7 @@ from delta_maintenance.testing.actions import (
     metadata,
     protocol,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
-from tests.support.operations.vacuum_cases import VECTOR, Stubborn, removed
+from tests.support.tables.table_builder import LOG, TableBuilder
 from tests.support.tables.vacuum_tables import Folder, paths_of
 
 # By the log alone

@@ -17,9 +17,9 @@ import pytest
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.table.evidence import contradictions
-from delta_maintenance.testing.actions import Action, add, commit_info, deletion_vector, features
-from delta_maintenance.testing.actions import metadata as described
 from tests.support.operations.vacuum_cases import VECTOR, removed
+from tests.support.tables.actions import Action, add, commit_info, deletion_vector, features
+from tests.support.tables.actions import metadata as described
 from tests.support.tables.vacuum_tables import Folder
 
 LOST = "lost.parquet"

@@ -14,9 +14,9 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.testing.actions import add, metadata, protocol
 from tests.support.operations.vacuum_cases import removed
 from tests.support.rewrites.data_files import DataTable, field
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import NOW, Folder
 
 MANIFEST = "_symlink_format_manifest/p=a%2Fb/manifest"

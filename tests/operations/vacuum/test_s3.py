@@ -18,9 +18,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import S3Server
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import log_text
 from tests.support.tables.vacuum_tables import days_ago
 
 LIVE, DEAD = 30, 20

@@ -10,10 +10,10 @@ from deltalake import DeltaTable
 
 from delta_maintenance import open_table
 from delta_maintenance.table.evidence.contradictions import find_contradiction
-from delta_maintenance.testing.actions import commit_info, metadata
 from tests.support.logs.contradicted_logs import RandomLog
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.suite.play import some
+from tests.support.tables.actions import commit_info, metadata
 
 TABLES = some(range(200), 4)
 

@@ -14,11 +14,11 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_runs import NOW, run
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, duck
 from tests.support.rewrites.data_files import DataTable, field, removed
+from tests.support.tables import actions as log
 
 __all__ = ["duck"]
 

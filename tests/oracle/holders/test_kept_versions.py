@@ -47,11 +47,11 @@ from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.simulation.promises import SCHEMA, ids_in
 from tests.support.oracle.delta_spark import DELTA_RELEASE, DeltaSpark
 from tests.support.rewrites.data_files import inline_vector, removed
+from tests.support.tables.actions import add, features, metadata
+from tests.support.tables.table_builder import TableBuilder
 
 SEQUENCES = int(os.environ.get("DELTA_MAINTENANCE_SEQUENCES", "6"))
 STEPS = 20

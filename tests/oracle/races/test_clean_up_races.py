@@ -14,7 +14,6 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.testing.table_builder import LOG
 from tests.operations.checkpoint.test_incremental_processes import (
     age,
     begin,
@@ -24,6 +23,7 @@ from tests.operations.checkpoint.test_incremental_processes import (
     write,
 )
 from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.tables.table_builder import LOG
 
 __all__ = ["fork_server"]
 

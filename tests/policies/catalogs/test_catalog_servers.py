@@ -15,8 +15,6 @@ from delta_maintenance import clock
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.cli.main import main
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance.testing.actions import add as delta_add
-from delta_maintenance.testing.actions import metadata, protocol
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import CatalogServer, Entry
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer
@@ -24,6 +22,8 @@ from tests.support.catalogs.names import AWKWARD
 from tests.support.catalogs.unity_server import UnityServer
 from tests.support.operations.vacuum_cases import removed
 from tests.support.servers.loopback import Reply, Request
+from tests.support.tables.actions import add as delta_add
+from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
 
 pytestmark = pytest.mark.server

@@ -14,7 +14,7 @@ from delta_maintenance.operations.checkpoint import operation
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.policies.models import LastRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.testing.actions import add, metadata, protocol
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.policy_tables import asked, neglected, run_on
 from tests.support.tables.vacuum_tables import Folder
 

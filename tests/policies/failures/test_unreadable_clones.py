@@ -19,10 +19,10 @@ from delta_maintenance.operations.holds import references as references_module
 from delta_maintenance.policies import clones as clones_module
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol
 from tests.policies.test_clones import LAKE, Run, named_store, table
 from tests.policies.test_clones import _delete as delete_table
 from tests.support.operations.vacuum_cases import removed
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder, named_memory
 
 

@@ -23,9 +23,9 @@ from delta_maintenance.policies.discovery import discover
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result, waiting
+from tests.support.tables.table_builder import TableBuilder
 
 SEGMENTS = st.text(
     st.characters(exclude_characters="/#?@:\0", codec="utf-8"), min_size=1, max_size=6

@@ -25,7 +25,6 @@ from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import open_table
-from delta_maintenance.testing.actions import add
 from tests.support.operations.held_tables import (
     FLAGS,
     HELD,
@@ -38,6 +37,7 @@ from tests.support.operations.held_tables import (
 )
 from tests.support.operations.vacuum_cases import removed
 from tests.support.suite.play import some
+from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
 
 

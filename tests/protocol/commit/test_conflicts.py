@@ -20,7 +20,6 @@ from delta_maintenance.protocol.commit.conflicts import (
 )
 from delta_maintenance.protocol.commit.staged import ReadSet, StagedActions
 from delta_maintenance.protocol.row_tracking.row_ids import DOMAIN, render_domain_configuration
-from delta_maintenance.testing import actions as log
 from tests.support.logs.concurrent_commits import (
     FEATURES,
     METADATA,
@@ -40,6 +39,7 @@ from tests.support.logs.concurrent_commits import (
     with_features,
     won,
 )
+from tests.support.tables import actions as log
 
 ENABLING = {
     "delta.enableRowTracking": "true",

@@ -14,7 +14,7 @@ from delta_maintenance.protocol.commit.render import render_commit
 from delta_maintenance.protocol.commit.staged import StagedActions, staged_adds, staged_removes
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
-from delta_maintenance.testing import actions as log
+from tests.support.tables import actions as log
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 PATH = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)

@@ -18,7 +18,7 @@ from delta_maintenance.protocol.commit.staged import (
     staged_adds,
     staged_removes,
 )
-from delta_maintenance.testing import actions as log
+from tests.support.tables import actions as log
 
 ROOT = "/data/t"
 PROTOCOL = Protocol(

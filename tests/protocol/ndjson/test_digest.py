@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.ndjson.raw_lines import CommitDigest, digest_commit
-from delta_maintenance.testing.actions import add, metadata, protocol, remove, txn
-from delta_maintenance.testing.table_builder import log_text
+from tests.support.tables.actions import add, metadata, protocol, remove, txn
+from tests.support.tables.table_builder import log_text
 
 
 def digest(*lines: Any, head: int | None = None) -> CommitDigest:

@@ -22,7 +22,9 @@ from delta_maintenance.protocol.ndjson.line_buffers import (
     split_plain_lines,
 )
 from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, SingleLines, read_lines
-from delta_maintenance.testing.actions import (
+from tests.properties.test_routes import PATHS, VECTORS, files
+from tests.support.suite.play import examples
+from tests.support.tables.actions import (
     Action,
     add,
     cdc,
@@ -35,8 +37,6 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from tests.properties.test_routes import PATHS, VECTORS, files
-from tests.support.suite.play import examples
 
 PLAIN = json.dumps(
     add("p=1/a%20b", stats='{"numRecords":3,"minValues":{"x":"\\\\"}}', tags={"k": "ü"}),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.commit.staged import staged_adds
 from delta_maintenance.protocol.row_tracking.row_ids import assign_row_ids
-from delta_maintenance.testing.actions import add
+from tests.support.tables.actions import add
 
 HIGHEST = 2**63 - 1
 

@@ -21,8 +21,8 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.client import S3Failure
 from delta_maintenance.storage.s3.old_versions import S3OldVersions
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 Result = TypeVar("Result")
 

@@ -12,10 +12,10 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import RefusedError, StorageAccessError
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from delta_maintenance.testing.store_contract import ODD_NAMES
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.servers.sftp import PASSWORD, USER, serve_sftp
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.server
 

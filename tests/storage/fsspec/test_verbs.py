@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.cli.main import main
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 READING = [
     ["inspect"],

@@ -17,9 +17,9 @@ from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.storage.core.base import OldVersion
 from delta_maintenance.storage.gcs.store import GCSStore
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.emulators.gcs_server import GCSServer
+from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 VERSIONING = {"versioning": {"enabled": True}}

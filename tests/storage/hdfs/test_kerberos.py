@@ -22,9 +22,9 @@ from delta_maintenance.storage.hdfs.native_client import NativeClient
 from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.servers.secured_hdfs import USER, SecuredHdfs
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 NEXT = "_delta_log/00000000000000000001.json"
 

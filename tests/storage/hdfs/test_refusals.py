@@ -20,9 +20,9 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.hdfs.options import parse_options
 from delta_maintenance.storage.hdfs.store import HdfsStore, open_client
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.servers.hdfs_cluster import HdfsCluster
+from tests.support.tables.actions import metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 SCHEMES = ("hdfs", "webhdfs")
 FIRST, NEXT = (f"_delta_log/{version:020}.json" for version in (0, 1))

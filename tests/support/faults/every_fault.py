@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
 
 Result = TypeVar("Result")
 Files = dict[str, tuple[bytes, int]]

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.testing.actions import Action
-from delta_maintenance.testing.table_builder import log_table
+from tests.support.tables.actions import Action
+from tests.support.tables.table_builder import log_table
 
 Bomb = Callable[[Sequence[Action], int], bytes]
 """Builds a checkpoint of these actions that takes about this many bytes in memory."""

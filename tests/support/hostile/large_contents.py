@@ -32,9 +32,9 @@ from delta_maintenance.parquet.thrift import (
 )
 from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing import actions as log
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, DataTable
 from tests.support.rewrites.data_files import field as column
+from tests.support.tables import actions as log
 
 TEXTS = {"type": "array", "elementType": "string", "containsNull": True}
 NUMBERS = {"type": "array", "elementType": "long", "containsNull": True}

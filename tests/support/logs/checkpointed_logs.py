@@ -7,7 +7,8 @@ from typing import Any
 
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.testing.actions import (
+from tests.properties.model import State, replay, state_of
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -18,8 +19,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
-from tests.properties.model import State, replay, state_of
+from tests.support.tables.table_builder import LOG, TableBuilder
 from tests.table.failures import fails
 
 CLASSIC = f"{4:020d}.checkpoint.parquet"

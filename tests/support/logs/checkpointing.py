@@ -16,8 +16,8 @@ from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, dv_id
-from delta_maintenance.testing.table_builder import EPOCH_MS
+from tests.support.tables.actions import Action, dv_id
+from tests.support.tables.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=1)
 """A day after the first commit of tables of `TableBuilder`."""

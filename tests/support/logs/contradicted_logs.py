@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.testing.actions import (
+from tests.support.rewrites.data_files import inline_vector, parquet
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -23,8 +24,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
-from tests.support.rewrites.data_files import inline_vector, parquet
+from tests.support.tables.table_builder import LOG, TableBuilder, log_text
 
 ROWS = 20
 _DOMAINS = ("user.a", "user.b")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import Action, metadata, protocol
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.support.tables.actions import Action, metadata, protocol
+from tests.support.tables.table_builder import LOG, TableBuilder
 
 START = [protocol(), metadata()]
 

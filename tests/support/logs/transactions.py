@@ -13,8 +13,8 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 TRACKED = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])

@@ -19,9 +19,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.row_counts import RowCounts
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.operations.row_ids import Action, RacedStore, commits
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRACKED = log.protocol(1, 7, writer_features=["domainMetadata", "rowTracking"])

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance.operations.fsck.examination import Examination, examine
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
 from tests.support.hostile.encrypted_files import encrypted
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, ROWS, SoundTable, parquet
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 

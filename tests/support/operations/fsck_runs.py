@@ -10,8 +10,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.tables.sound_tables import SoundTable
+from tests.support.tables.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 REPAIR = FsckOptions(repair=True)

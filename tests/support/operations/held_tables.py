@@ -15,8 +15,8 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.registry import AnyOperation, find, known, operations
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.testing.actions import add, metadata, protocol, remove
 from tests.support.suite.play import some
+from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago, named_memory
 
 HELD = {"1.parquet", "2.parquet", "3.parquet", "4.parquet"}

@@ -16,8 +16,6 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, _check
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.segment import hinted_version
-from delta_maintenance.testing.actions import Action, add, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.checkpointing import (
     KEEP_TOMBSTONES,
     NOW,
@@ -26,6 +24,8 @@ from tests.support.logs.checkpointing import (
     state_of,
     write,
 )
+from tests.support.tables.actions import Action, add, features, metadata
+from tests.support.tables.table_builder import TableBuilder
 
 V2 = {"delta.checkpointPolicy": "v2"}
 

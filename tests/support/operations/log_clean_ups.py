@@ -14,9 +14,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.testing.actions import Action, add, features, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
 from tests.support.logs.checkpointing import state_of
+from tests.support.tables.actions import Action, add, features, metadata, protocol, remove
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder
 
 FIRST = datetime(2024, 3, 1, 12, tzinfo=UTC)
 """Noon: the time of version 0; one commit a day follows."""

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from delta_maintenance.operations.health import TableHealth, measure
-from delta_maintenance.testing.actions import remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import remove
+from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import NOW, days_ago
 
 DAY = timedelta(days=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import remove
+from tests.support.tables.actions import remove
 from tests.support.tables.vacuum_tables import days_ago
 
 WEEK_MS = 7 * 86_400_000

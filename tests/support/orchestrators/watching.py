@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from delta_maintenance.testing.actions import add, commit_info, metadata, protocol, remove
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, commit_info, metadata, protocol, remove
+from tests.support.tables.table_builder import TableBuilder
 
 WRITE = [commit_info("WRITE"), add("d")]
 MERGE = [commit_info("MERGE"), remove("a"), add("c")]

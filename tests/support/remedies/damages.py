@@ -14,8 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder, log_text, parquet_bytes
 from tests.support.remedies.finding_remedies import BACKUP, RESTORE, Act, delete
 from tests.support.remedies.refusals import (
     TRACKED,
@@ -26,6 +24,8 @@ from tests.support.remedies.refusals import (
     lose_first_commit,
     mark,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder, log_text, parquet_bytes
 
 FIRST, COMMIT = "00000000000000000000.json", "00000000000000000001.json"
 KEPT = "_delta_log/_kept_versions/audit.json"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing import actions as log
 from tests.support.operations.fsck_findings import add_again
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, DATA, SoundTable
 
 

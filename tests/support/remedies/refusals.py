@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from delta_maintenance.operations import keep_version
 from delta_maintenance.operations.keep_version import KeepVersionOptions
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder, parquet_bytes
 from tests.support.remedies.finding_remedies import Step
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder, parquet_bytes
 
 ROWS = 3
 TRACKED = ("domainMetadata", "rowTracking")

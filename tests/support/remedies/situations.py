@@ -37,14 +37,14 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.client import S3Client, S3Options
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder, log_text
 from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
 from tests.support.catalogs.unity_server import UnityServer
 from tests.support.emulators.s3_server import S3Server
 from tests.support.faults.s3_faults import DENIED, LOST_503, Faults, answer, without
 from tests.support.remedies.refusals import Made
 from tests.support.servers.loopback import Reply
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder, log_text
 
 Attempt = Callable[[], object]
 Mend = Callable[[], object]

@@ -22,8 +22,8 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 ROW_ID, ROW_VERSION = "_row-id-col", "_row-commit-version-col"
 ROW_TRACKING = {

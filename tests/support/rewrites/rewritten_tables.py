@@ -17,10 +17,10 @@ from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResul
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.table_builder import EPOCH_MS
 from tests.support.operations.row_ids import RacedStore
 from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
 from tests.support.rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows
+from tests.support.tables.table_builder import EPOCH_MS
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=30)
 VECTORS = {"delta.enableDeletionVectors": "true"}

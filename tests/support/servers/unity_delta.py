@@ -18,9 +18,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from delta_maintenance import clock
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import log_text
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import log_text
 
 TOKEN = "canary-catalog-token"
 _READS = ("GET", "HEAD")

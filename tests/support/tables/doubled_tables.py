@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.actions import Action, deletion_vector, dv_id
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables import actions as log
+from tests.support.tables.actions import Action, deletion_vector, dv_id
+from tests.support.tables.table_builder import TableBuilder
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "blanks": lambda path: path.replace("%20", " "),

@@ -20,9 +20,9 @@ from delta_maintenance.operations.drop_feature import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
 from tests.support.rewrites.data_files import put
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
 
 START = datetime.fromtimestamp(EPOCH_MS // 1000, UTC)
 """The time of version 0; each further version is a minute later."""

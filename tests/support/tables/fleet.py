@@ -12,8 +12,8 @@ import yaml
 
 from delta_maintenance import clock
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.testing.actions import add, metadata, protocol
 from tests.support.operations.vacuum_cases import removed
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
 
 HEALTHY = {f"t{number:02}" for number in range(35)}

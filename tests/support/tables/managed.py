@@ -9,8 +9,8 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, commit_info, features, metadata
-from delta_maintenance.testing.table_builder import TableBuilder, log_text
+from tests.support.tables.actions import add, commit_info, features, metadata
+from tests.support.tables.table_builder import TableBuilder, log_text
 
 LOG = "_delta_log"
 STAGED = f"{LOG}/_staged_commits"

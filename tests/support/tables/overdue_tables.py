@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from delta_maintenance.testing.actions import add, features, metadata, remove
 from tests.support.rewrites.data_files import parquet
+from tests.support.tables.actions import add, features, metadata, remove
 from tests.support.tables.vacuum_tables import Folder
 
 STATS = '{"numRecords":1}'

@@ -13,7 +13,7 @@ from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import add, remove
+from tests.support.tables.actions import add, remove
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 STATS = '{"numRecords":1}'

@@ -23,8 +23,8 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.checksums import state_of
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 ROWS = 10
 """The number of rows in every data file."""

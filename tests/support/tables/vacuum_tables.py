@@ -17,8 +17,8 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, metadata, protocol
-from delta_maintenance.testing.table_builder import Line, TableBuilder
+from tests.support.tables.actions import Action, metadata, protocol
+from tests.support.tables.table_builder import Line, TableBuilder
 
 NOW = datetime(2026, 6, 30, 12, tzinfo=UTC)
 """The time of a vacuum in tests on memory stores."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.transactions import RacedStore
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture

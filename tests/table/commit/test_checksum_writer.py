@@ -26,10 +26,10 @@ from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore, SimulatedCrash, faults
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.fault_store import FaultStore, SimulatedCrash, faults
+from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import checksum_of
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(hours=1)
 VECTORS = log.features("deletionVectors", writer_only=["domainMetadata", "inCommitTimestamp"])

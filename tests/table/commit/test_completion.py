@@ -13,8 +13,6 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.protocol.commit.staged import staged_adds
 from delta_maintenance.table.commit.transaction import RowIds
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.logs.transactions import (
     NOW,
     TRACKED,
@@ -28,6 +26,8 @@ from tests.support.logs.transactions import (
     snapshot,
     transaction,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 TIMED = log.protocol(1, 7, writer_features=["inCommitTimestamp"])
 IN_COMMIT = {"delta.enableInCommitTimestamps": "true"}

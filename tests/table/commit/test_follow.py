@@ -13,9 +13,9 @@ from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.fault_store import FaultStore
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 IN_COMMIT = {"delta.enableInCommitTimestamps": "true"}
 TIMED = log.protocol(1, 7, writer_features=["inCommitTimestamp", "domainMetadata"])

@@ -12,9 +12,9 @@ from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_aft
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
+from tests.support.faults.fault_store import FaultStore
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 
 
 def at(version: int) -> datetime:

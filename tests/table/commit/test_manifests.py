@@ -29,7 +29,10 @@ from delta_maintenance.table.commit.manifests import MANIFESTS, write_manifests
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read import log_file, log_reader
-from delta_maintenance.testing.actions import (
+from tests.support.emulators.s3_server import S3Server
+from tests.support.operations.fsck_runs import REPAIR, outcomes, run
+from tests.support.suite.play import examples
+from tests.support.tables.actions import (
     Action,
     add,
     deletion_vector,
@@ -38,10 +41,7 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.emulators.s3_server import S3Server
-from tests.support.operations.fsck_runs import REPAIR, outcomes, run
-from tests.support.suite.play import examples
+from tests.support.tables.table_builder import TableBuilder
 
 PROPERTY = "delta.compatibility.symlinkFormatManifest.enabled"
 ESCAPED_BY_SPARK = set("\"#%'*/:=?\\{[]^\x7f") | set(map(chr, range(1, 0x20)))

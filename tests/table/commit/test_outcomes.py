@@ -19,9 +19,7 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import Fault, FaultStore, SimulatedCrash, faults
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.logs.transactions import (
     RacedStore,
     append,
@@ -31,6 +29,8 @@ from tests.support.logs.transactions import (
     snapshot,
     transaction,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 
 @pytest.mark.conformance("TXN-02")

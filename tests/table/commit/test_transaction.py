@@ -19,9 +19,7 @@ from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.commit.conflicts import BACKFILL, Rule
 from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.table.commit.outcome import Conflicted, Landed, Superseded
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.fault_store import FaultStore
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
+from tests.support.faults.fault_store import FaultStore
 from tests.support.logs.transactions import (
     NOW,
     TRACKED,
@@ -35,6 +33,8 @@ from tests.support.logs.transactions import (
     snapshot,
     transaction,
 )
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 
 
 @pytest.mark.conformance("TXN-01", "TXN-10", "LOG-03", "LOG-09")

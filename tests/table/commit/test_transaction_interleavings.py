@@ -23,9 +23,9 @@ from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import EPOCH_MS, log_text
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import EPOCH_MS, log_text
 
 pytestmark = pytest.mark.cases
 

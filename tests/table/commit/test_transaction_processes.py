@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.table.read.table import open_table
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
 
 COMMITS = int(os.environ.get("DELTA_MAINTENANCE_COMMITS", "40"))
 LIMIT_SECONDS = 240 + 4 * COMMITS

@@ -21,10 +21,10 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.row_counts import count_rows
-from delta_maintenance.testing.fault_store import Fault, FaultStore
-from delta_maintenance.testing.table_builder import parquet_bytes
+from tests.support.faults.fault_store import Fault, FaultStore
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import field, schema_string
+from tests.support.tables.table_builder import parquet_bytes
 
 
 def data_file(rows: int) -> bytes:

@@ -31,10 +31,10 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing import actions as log
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.rewrites.arrow_features import IS_24
+from tests.support.tables import actions as log
 from tests.support.tables.corpus_tables import CORPUS
+from tests.support.tables.table_builder import TableBuilder
 
 TABLES = sorted(path.parent.name for path in CORPUS.glob("*/_delta_log"))
 UUID = "00000000-0000-4000-8000-000000000000"

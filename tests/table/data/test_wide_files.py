@@ -15,9 +15,9 @@ from delta_maintenance.operations import optimize, recompute_stats
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.rewrites.data_files import field, parquet, schema_string
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder
 
 FEW, MANY = 150, 600
 PROPERTIES = {"delta.dataSkippingNumIndexedCols": "-1"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from delta_maintenance.testing.actions import OMIT, add, features, metadata, remove
-from delta_maintenance.testing.table_builder import TableBuilder
+from tests.support.tables.actions import OMIT, add, features, metadata, remove
+from tests.support.tables.table_builder import TableBuilder
 
 
 def built(path: Path) -> TableBuilder:

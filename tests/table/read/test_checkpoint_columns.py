@@ -10,7 +10,15 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.testing.actions import (
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import (
+    CLASSIC,
+    busy,
+    check_falls_back,
+    expected,
+    leave_only_the_checkpoint,
+)
+from tests.support.tables.actions import (
     OMIT,
     Action,
     add,
@@ -21,15 +29,7 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_table
-from tests.properties.model import state_of
-from tests.support.logs.checkpointed_logs import (
-    CLASSIC,
-    busy,
-    check_falls_back,
-    expected,
-    leave_only_the_checkpoint,
-)
+from tests.support.tables.table_builder import LOG, TableBuilder, log_table
 from tests.table.failures import fails
 
 

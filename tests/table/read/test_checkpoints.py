@@ -8,7 +8,10 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.delta_log.file_names import Encoding
-from delta_maintenance.testing.actions import (
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
+from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import (
     add,
     checkpoint_metadata,
     deletion_vector,
@@ -18,10 +21,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
-from tests.properties.model import state_of
-from tests.support.logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
-from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder
 from tests.table.failures import fails
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.table.read import log_reader
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import (
+from tests.properties.model import replay, state_of
+from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -23,9 +25,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import log_text
-from tests.properties.model import replay, state_of
-from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
+from tests.support.tables.table_builder import log_text
 from tests.table.failures import fails
 
 FORMS: dict[str, Callable[[bytes], bytes]] = {

@@ -9,7 +9,9 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import (
+from tests.properties.model import state_of
+from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
+from tests.support.tables.actions import (
     OMIT,
     SCHEMA_STRING,
     Action,
@@ -23,9 +25,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
-from tests.properties.model import state_of
-from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
+from tests.support.tables.table_builder import LOG, TableBuilder
 from tests.table.failures import fails
 
 

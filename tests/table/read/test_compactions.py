@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.testing.actions import (
+from tests.properties.model import replay, state_of
+from tests.support.tables.actions import (
     Action,
     add,
     cdc,
@@ -20,8 +21,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, Line, TableBuilder
-from tests.properties.model import replay, state_of
+from tests.support.tables.table_builder import LOG, Line, TableBuilder
 from tests.table.failures import fails
 
 LAST = 5

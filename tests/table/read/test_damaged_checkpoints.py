@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, StorageAccessError
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.testing.actions import (
+from tests.properties.model import state_of
+from tests.support.logs.checkpointed_logs import (
+    CLASSIC,
+    KINDS,
+    busy,
+    check_falls_back,
+    expected,
+    leave_only_the_checkpoint,
+)
+from tests.support.suite.play import examples
+from tests.support.tables.actions import (
     Action,
     add,
     checkpoint_metadata,
@@ -29,17 +39,7 @@ from delta_maintenance.testing.actions import (
     sidecar,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, UUID, TableBuilder
-from tests.properties.model import state_of
-from tests.support.logs.checkpointed_logs import (
-    CLASSIC,
-    KINDS,
-    busy,
-    check_falls_back,
-    expected,
-    leave_only_the_checkpoint,
-)
-from tests.support.suite.play import examples
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder
 from tests.table.failures import fails
 
 

@@ -11,8 +11,8 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.row_tracking.row_ids import draft_high_water_mark
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import Action, add, domain, features, metadata, protocol
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
+from tests.support.tables.actions import Action, add, domain, features, metadata, protocol
+from tests.support.tables.table_builder import LOG, TableBuilder
 from tests.table.failures import fails
 
 SHAPES: dict[str, Action] = {

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import (
+from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -20,8 +21,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
-from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.table_builder import LOG, TableBuilder
 
 VECTOR = deletion_vector(cardinality=12)
 

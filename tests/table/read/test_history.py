@@ -20,8 +20,8 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import Action, add, commit_info, features, metadata, protocol
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
+from tests.support.tables.actions import Action, add, commit_info, features, metadata, protocol
+from tests.support.tables.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
 from tests.table.failures import fails
 
 ON = {"delta.enableInCommitTimestamps": "true"}

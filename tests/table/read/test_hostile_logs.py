@@ -15,7 +15,8 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.testing.actions import (
+from tests.support.suite.usage import measured
+from tests.support.tables.actions import (
     add,
     commit_info,
     deletion_vector,
@@ -24,8 +25,7 @@ from delta_maintenance.testing.actions import (
     protocol,
     remove,
 )
-from delta_maintenance.testing.table_builder import LOG, TableBuilder, parquet_bytes
-from tests.support.suite.usage import measured
+from tests.support.tables.table_builder import LOG, TableBuilder, parquet_bytes
 
 NOW = datetime(2026, 6, 30, tzinfo=UTC)
 MANY_FIELDS = {f"key{number}": "v" for number in range(6_000)}

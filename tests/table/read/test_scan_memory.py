@@ -10,8 +10,8 @@ import pytest
 
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.table.read import checkpoint_reader, log_file, log_reader, log_view
-from delta_maintenance.testing.actions import add, features, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder, log_text
+from tests.support.tables.actions import add, features, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder, log_text
 
 FILES = 1000
 

@@ -9,14 +9,6 @@ import pytest
 from delta_maintenance.address import Address
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.testing.actions import checkpoint_metadata, sidecar
-from delta_maintenance.testing.table_builder import (
-    LOG,
-    UUID,
-    TableBuilder,
-    log_table,
-    parquet_bytes,
-)
 from tests.properties.model import state_of
 from tests.support.logs.checkpointed_logs import (
     busy,
@@ -24,6 +16,8 @@ from tests.support.logs.checkpointed_logs import (
     expected,
     leave_only_the_checkpoint,
 )
+from tests.support.tables.actions import checkpoint_metadata, sidecar
+from tests.support.tables.table_builder import LOG, UUID, TableBuilder, log_table, parquet_bytes
 from tests.table.failures import fails
 
 MANIFEST = f"{4:020d}.checkpoint.{UUID}.json"

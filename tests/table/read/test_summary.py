@@ -26,7 +26,8 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 )
 from delta_maintenance.table.read import summary
 from delta_maintenance.table.read.summary import summarize
-from delta_maintenance.testing.actions import (
+from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -38,8 +39,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
-from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.table_builder import EPOCH_MS, LOG, TableBuilder
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC)
 VECTOR = deletion_vector(cardinality=12)

@@ -16,9 +16,9 @@ from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointErr
 from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import add, commit_info, features, metadata, remove
-from delta_maintenance.testing.table_builder import LOG, TableBuilder
 from tests.properties.model import State, replay, state_of
+from tests.support.tables.actions import add, commit_info, features, metadata, remove
+from tests.support.tables.table_builder import LOG, TableBuilder
 from tests.table.failures import fails
 
 

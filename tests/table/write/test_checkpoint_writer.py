@@ -14,18 +14,6 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.table.write import checkpoint_spec, checkpoint_writer
 from delta_maintenance.table.write.checkpoint_spec import ParquetStyle
-from delta_maintenance.testing.actions import (
-    Action,
-    add,
-    deletion_vector,
-    domain,
-    features,
-    metadata,
-    protocol,
-    remove,
-    txn,
-)
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.logs.checkpointing import (
     KEEP_TOMBSTONES,
     LOG,
@@ -37,6 +25,18 @@ from tests.support.logs.checkpointing import (
     state_of,
     write,
 )
+from tests.support.tables.actions import (
+    Action,
+    add,
+    deletion_vector,
+    domain,
+    features,
+    metadata,
+    protocol,
+    remove,
+    txn,
+)
+from tests.support.tables.table_builder import TableBuilder
 
 SUPPORTED = features("v2Checkpoint", "deletionVectors")
 

@@ -20,9 +20,9 @@ from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.write import log_compactor
 from delta_maintenance.table.write.log_compactor import write_compaction
-from delta_maintenance.testing.actions import add, remove, txn
-from delta_maintenance.testing.table_builder import TableBuilder
 from tests.support.suite.play import examples
+from tests.support.tables.actions import add, remove, txn
+from tests.support.tables.table_builder import TableBuilder
 
 NAME = compaction_name(0, 3)
 

@@ -16,7 +16,8 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.write import checkpoint_writer, sidecar_writer
 from delta_maintenance.table.write.checkpoint_spec import ActionFile
 from delta_maintenance.table.write.staging import publish
-from delta_maintenance.testing.actions import (
+from tests.support.logs.checkpointing import KEEP_TOMBSTONES, SIDECARS, files_of, write
+from tests.support.tables.actions import (
     add,
     deletion_vector,
     domain,
@@ -25,8 +26,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import TableBuilder
-from tests.support.logs.checkpointing import KEEP_TOMBSTONES, SIDECARS, files_of, write
+from tests.support.tables.table_builder import TableBuilder
 
 Tamper = Callable[[pa.Table], pa.Table]
 

@@ -13,17 +13,10 @@ from delta_maintenance.table.read import file_sums, summary
 from delta_maintenance.table.read.file_sums import Instants, SumMemory, sum_files
 from delta_maintenance.table.read.segment import list_entries
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.testing.actions import (
-    Action,
-    add,
-    commit_info,
-    deletion_vector,
-    metadata,
-    remove,
-)
-from delta_maintenance.testing.table_builder import EPOCH_MS, TableBuilder
 from tests.support.stores.counting_store import CountingStore
 from tests.support.suite.play import examples
+from tests.support.tables.actions import Action, add, commit_info, deletion_vector, metadata, remove
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 from tests.table.read.file_sums.test_stated_sizes import DAY_MS, INSTANTS, LATER, SMALL, begun, gone
 
 VECTOR = deletion_vector(cardinality=3)

@@ -17,7 +17,8 @@ from delta_maintenance.protocol.delta_log.file_names import checksum_name
 from delta_maintenance.table.read import summary
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
 from delta_maintenance.table.read.segment import list_entries
-from delta_maintenance.testing.actions import (
+from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import (
     Action,
     add,
     commit_info,
@@ -28,8 +29,7 @@ from delta_maintenance.testing.actions import (
     remove,
     txn,
 )
-from delta_maintenance.testing.table_builder import EPOCH_MS, LOG, TableBuilder
-from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.table_builder import EPOCH_MS, LOG, TableBuilder
 
 DAY_MS = 86_400_000
 NOW = datetime.fromtimestamp((EPOCH_MS + 7 * DAY_MS) / 1000, UTC)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.errors import CorruptTableError, NotADeltaTableError, VersionNotFoundError
-from delta_maintenance.testing.actions import add, features, metadata
-from delta_maintenance.testing.table_builder import LOG, TableBuilder, log_text
 from tests.support.logs.small_logs import live, started
+from tests.support.tables.actions import add, features, metadata
+from tests.support.tables.table_builder import LOG, TableBuilder, log_text
 from tests.table.failures import fails
 
 

@@ -9,10 +9,10 @@ import pytest
 from delta_maintenance.errors import NotADeltaTableError
 from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.table.read.log_watch import LogWatch, Sighting
-from delta_maintenance.testing.actions import add, metadata, protocol
-from delta_maintenance.testing.table_builder import TableBuilder, log_text
 from tests.support.orchestrators.watching import watched_table
 from tests.support.stores.counting_store import CountingStore
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.table_builder import TableBuilder, log_text
 
 
 @pytest.fixture

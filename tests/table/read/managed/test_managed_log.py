@@ -17,9 +17,9 @@ from delta_maintenance.operations.health import measure
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import add
-from delta_maintenance.testing.table_builder import log_text
+from tests.support.tables.actions import add
 from tests.support.tables.managed import LOG, Managed, commit_path, info, live_paths
+from tests.support.tables.table_builder import log_text
 
 _ACTIONS = st.sampled_from(
     ["ratify", "ratify", "publish", "publish", "report", "clean", "rogue", "checkpoint"]

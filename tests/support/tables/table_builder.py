@@ -39,7 +39,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.testing.actions import Action, checkpoint_metadata, dv_id, sidecar
+from tests.support.tables.actions import Action, checkpoint_metadata, dv_id, sidecar
 
 LOG = "_delta_log"
 EPOCH_MS = 1_700_000_000_000
