@@ -52,6 +52,17 @@ def root_logger() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_earlier_instance() -> Iterator[None]:
+    """Loading definitions asks the last instance of the process for their state, even if an earlier
+    test has ended it.
+    """
+    from dagster._core.storage.defs_state.base import set_defs_state_storage
+
+    with set_defs_state_storage(None):
+        yield
+
+
+@pytest.fixture(autouse=True)
 def signal_handlers() -> Iterator[None]:
     """Dagster handles SIGTERM like SIGINT; the processes of other folders get its handler back.
 
