@@ -6,8 +6,8 @@ decides which clones a vacuum reads. The vacuum itself reads the files that they
 
 A table that cannot be read is a clone if a readable file of its log, or an earlier run, shows a
 folder of the vacuumed table, or if its catalog calls it one. Otherwise it does not hold up the
-others. A table whose store does not answer is waited for once, and one whose store is slow every 15
-minutes: meanwhile, what its last look has shown counts while the next one is under way.
+others. A table whose store does not answer is waited for once. One whose store is slow is waited
+for every 15 minutes: until then, what its last look has shown counts.
 """
 
 from __future__ import annotations

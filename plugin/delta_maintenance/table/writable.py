@@ -1,38 +1,31 @@
 """What every verb that writes requires of a table, and a rewrite of each live file.
 
 `fsck` reports the same problems as corruption. A rewrite would make them permanent, or give the row
-IDs of live files to other rows. Ages are differences between the clock of the table's store and
-that of this machine, so whatever ends with age asks here first.
+IDs of live files to other rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.clock import SKEW, NewId, epoch_millis, instant
-from delta_maintenance.errors import CorruptTableError, RefusedError, StorageError
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
-from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.table.read.active_files import record_counts
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_view import EXAMINE
 from delta_maintenance.table.read.snapshot import Snapshot
 
 __all__ = [
     "EXAMINE",
     "FileRules",
-    "passed_time",
     "require_consistent",
     "require_proved",
-    "require_same_clock",
     "require_writable",
 ]
 
@@ -152,55 +145,3 @@ class FileRules:
 
 def _first(files: pa.Table, problem: str) -> str | None:
     return f"the file {files['path'][0].as_py()} {problem}" if files.num_rows else None
-
-
-def passed_time(snapshot: Snapshot, now: datetime) -> datetime:
-    """Returns an instant that has certainly passed: `now`, or the time that the store gave to the
-    newest file of the log, if that is earlier. Takes no request.
-
-    For what need not be refused while the clock of this machine is fast.
-    """
-    segment = snapshot.log.segment
-    checkpoint = () if segment.checkpoint is None else segment.checkpoint.entries
-    last_commit = () if segment.last_commit is None else (segment.last_commit,)
-    newest = max(
-        entry.status.modified_ms for entry in (*segment.commits, *checkpoint, *last_commit)
-    )
-    return min(now, instant(newest))
-
-
-def require_same_clock(
-    store: Store,
-    now: datetime,
-    *,
-    new_id: NewId,
-    planned_at: datetime,
-    listed: Snapshot | None = None,
-) -> None:
-    """Raises `RefusedError` unless the store's clock agrees with the clock of this machine, and the
-    plan was not made later than now.
-
-    The check writes a temporary file; if this process dies, `clean-log` deletes it. It takes no
-    request if the log that was just `listed` has a file of the last minutes.
-    """
-    if planned_at - now > SKEW:
-        raise RefusedError(
-            f"the plan was made {planned_at - now} from now, by a clock that was wrong, or is now",
-            remedy="correct the clock and plan again",
-        )
-    if listed is not None and now - passed_time(listed, now) <= SKEW:
-        return
-    path = f"{LOG_DIRECTORY}/.{new_id()}.tmp"
-    # Empty, because a vacuum makes room where there is none for a byte.
-    if store.put_if_absent(path, b"") is not Put.DONE:
-        raise StorageError("a file with a new name exists already", file=path)
-    status = store.stat(path)
-    store.delete(path)
-    if status is None:
-        raise StorageError("a file no longer exists immediately after it was written", file=path)
-    skew = timedelta(milliseconds=status.modified_ms - epoch_millis(now))
-    if abs(skew) > SKEW:
-        raise RefusedError(
-            f"the clocks of the store and of this machine differ by {abs(skew)}",
-            remedy="correct the wrong clock; until then nothing is deleted by its age",
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.delta_log.file_names import start_of_run, version_gaps
+from delta_maintenance.protocol.delta_log.retention import start_of_run, version_gaps
 
 VERSIONS = st.sets(st.integers(0, 12), max_size=12)
 

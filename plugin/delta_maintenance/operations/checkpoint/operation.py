@@ -31,7 +31,8 @@ from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import passed_time, require_writable
+from delta_maintenance.table.store_clock import passed_time
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.checkpoint_spec import (
     CheckpointSpec,
     ParquetStyle,

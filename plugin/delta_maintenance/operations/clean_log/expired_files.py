@@ -12,11 +12,8 @@ import pyarrow as pa
 
 from delta_maintenance.operations.clean_log import CleanLogPlan, FileGroup, GroupKind
 from delta_maintenance.operations.core.parquet_report import write_rows
-from delta_maintenance.protocol.delta_log.file_names import (
-    LogFileKind,
-    checksummed_file,
-    is_expired,
-)
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
+from delta_maintenance.protocol.delta_log.retention import checksummed_file, is_expired
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_inventory import LogInventory

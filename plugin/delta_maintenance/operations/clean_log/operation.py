@@ -48,7 +48,7 @@ from delta_maintenance.operations.holds.hold import Holds, StorageOptions
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES, empty
-from delta_maintenance.protocol.delta_log.file_names import midnight_before, minute_before
+from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
@@ -70,7 +70,8 @@ from delta_maintenance.table.read.segment import (
 )
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import require_same_clock, require_writable
+from delta_maintenance.table.store_clock import require_same_clock
+from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.log_deletion import delete_in_batches, lead_hint_to
 
 _YOUNG = timedelta(days=1)

@@ -64,7 +64,8 @@ from delta_maintenance.protocol.features.registry import find_feature
 from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import passed_time, require_proved
+from delta_maintenance.table.store_clock import passed_time
+from delta_maintenance.table.writable import require_proved
 
 _SHOWN_TRACES = 20
 

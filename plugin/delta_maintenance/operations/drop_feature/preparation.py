@@ -26,7 +26,7 @@ from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import passed_time
+from delta_maintenance.table.store_clock import passed_time
 
 TRIES = 20
 """Attempts at one commit while other writers commit too."""

@@ -32,7 +32,8 @@ from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import PROTECTED_BEFORE, FeatureRemoval
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.delta_log.file_names import LogFile, is_expired
+from delta_maintenance.protocol.delta_log.file_names import LogFile
+from delta_maintenance.protocol.delta_log.retention import is_expired
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines

@@ -26,7 +26,7 @@ from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.operations.rewriting.planning import doubled_note
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import require_same_clock
+from delta_maintenance.table.store_clock import require_same_clock
 
 _SHOWN_FILES = 100
 

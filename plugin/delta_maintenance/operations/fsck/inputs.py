@@ -32,8 +32,8 @@ from delta_maintenance.protocol.delta_log.file_history import (
     FileActions,
     FileHistory,
 )
-from delta_maintenance.protocol.delta_log.file_names import start_of_run
 from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.retention import start_of_run
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
     CommitText,

@@ -36,8 +36,8 @@ from delta_maintenance.operations.health.models import (
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
 from delta_maintenance.operations.holds.models import KeptVersion
 from delta_maintenance.operations.vacuum import LEAST_RETENTION
-from delta_maintenance.protocol.delta_log.file_names import (
-    LogFileKind,
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind
+from delta_maintenance.protocol.delta_log.retention import (
     is_expired,
     midnight_before,
     newest_not_after,

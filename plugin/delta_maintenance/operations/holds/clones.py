@@ -37,7 +37,7 @@ from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.segment import CheckpointFiles, LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table, open_table
-from delta_maintenance.table.writable import passed_time
+from delta_maintenance.table.store_clock import passed_time
 from delta_maintenance.table.write.sidecar_writer import commit_times
 
 Take = Callable[[pa.StringArray], object]

@@ -142,7 +142,7 @@ def references_in_readable_files(
     """
     listing = list_log(table.store)
     newest = max(
-        [*listing.commits, *(version.version for version in listing.checkpoints)], default=-1
+        [*listing.commits, *(checkpoint.version for checkpoint in listing.checkpoints)], default=-1
     )
     first = known.version + 1 if known.is_whole else 0
     whole = newest >= 0 and all(version in listing.commits for version in range(first, newest + 1))
@@ -184,7 +184,7 @@ def _search_text(store: Store, entry: LogEntry, *, folders: Folders) -> bool:
 def _take_written(text: bytes, folders: Folders) -> None:
     written = _WRITTEN.findall(text)
     if written:
-        folders.take(pa.array([json.loads(line) for line in written], pa.string()))
+        folders.take(pa.array([json.loads(path) for path in written], pa.string()))
 
 
 class Folders:

@@ -42,7 +42,7 @@ from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table.writable import require_same_clock
+from delta_maintenance.table.store_clock import require_same_clock
 
 _PLAN_LIFE = timedelta(hours=1)
 

@@ -25,7 +25,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.actions.model import CommitInfo, Json
-from delta_maintenance.protocol.delta_log.file_names import commit_times, newest_not_after
+from delta_maintenance.protocol.delta_log.retention import commit_times, newest_not_after
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store

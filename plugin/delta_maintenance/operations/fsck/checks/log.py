@@ -28,9 +28,9 @@ from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     commit_name,
     hadoop_checksum_name,
-    version_gaps,
 )
 from delta_maintenance.protocol.delta_log.replay import StateReplay
+from delta_maintenance.protocol.delta_log.retention import version_gaps
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
     VersionChecksum,
