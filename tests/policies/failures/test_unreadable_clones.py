@@ -238,6 +238,10 @@ def test_a_slow_table_is_waited_for_every_15_minutes_whatever_process_looks(
         run.now += timedelta(minutes=minutes)
         return run.of("a")
 
+    def remembered() -> dict[str, Any]:
+        references: dict[str, dict[str, Any]] = json.loads(state.read("clones.references"))
+        return references[copy.store.root]
+
     assert looks_in_a_process(0) == looks_in_a_process(6) == set()
     copy.log(add(f"{LAKE}/a/x.parquet"))
     store.released.clear()
@@ -249,5 +253,13 @@ def test_a_slow_table_is_waited_for_every_15_minutes_whatever_process_looks(
     monkeypatch.setattr(clones_module, "_PATIENCE", 0.2)
     assert looks_in_a_process(50) == {"copy"}
     monkeypatch.setattr(clones_module, "_PATIENCE", 60.0)
-    assert looks_in_a_process(56) == {"copy"}, "it is not waited for again"
+    assert looks_in_a_process(56) == {"copy"}
+    assert remembered()["problem"] is not None, "it is not waited for again"
     store.released.set()
+    assert looks_in_a_process(62) == {"copy"}
+    assert remembered()["is_slow"]
+    copy.store.put(
+        f"_delta_log/{copy.open().latest_version():020}.json", BROKEN["truncated"] or b""
+    )
+    assert looks_in_a_process(72) == {"copy"}
+    assert not remembered()["is_slow"], "it is broken, not slow"
