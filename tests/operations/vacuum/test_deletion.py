@@ -186,7 +186,7 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
         "operations/core/beside_writers.py",
         "table/data/rewrite.py",
         # The file that tells the time of the store.
-        "table/writable.py",
+        "table/store_clock.py",
         "operations/fsck/repair.py",
         "spark/sidecars.py",
     }
