@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import signal
@@ -52,14 +53,24 @@ def root_logger() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def no_earlier_instance() -> Iterator[None]:
+def no_earlier_instance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading definitions asks the last instance of the process for their state, even if an earlier
-    test has ended it.
+    test has ended it; the garbage collector brings it back in the middle of a test.
     """
-    from dagster._core.storage.defs_state.base import set_defs_state_storage
+    from dagster._core.storage.defs_state.base import DefsStateStorage
 
-    with set_defs_state_storage(None):
-        yield
+    monkeypatch.setattr(DefsStateStorage, "get", classmethod(lambda _: None))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_connections() -> Iterator[None]:
+    """Collects the connections of ended instances here.
+
+    SQLAlchemy logs an error for each of them. In the middle of a test that parses Python, the
+    traceback in this log breaks the parser (CPython 3.11: "recursion depth mismatch").
+    """
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)
