@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.protocol.schema.partition_filter import partition_filter
+from delta_maintenance.protocol.schema.evaluation import partition_filter
 from delta_maintenance.protocol.schema.types import DecimalType, PrimitiveType
 
 TYPES = {"n": PrimitiveType(name="long"), "s": PrimitiveType(name="string")}
@@ -57,7 +57,7 @@ def test_conditions_have_the_semantics_of_sql(values: list[Any], condition: str)
         )
         found = connection.execute(f"select at from t where {condition} order by at").fetchall()
     connection.close()
-    kept = partition_filter(condition, strings, TYPES).to_pylist()
+    kept = partition_filter(condition, strings, TYPES).tolist()
     assert [at for at, yes in enumerate(kept) if yes] == [at for (at,) in found]
 
 
@@ -75,7 +75,7 @@ def test_values_are_compared_by_their_types_not_by_their_text() -> None:
     }
 
     def kept(condition: str) -> list[bool]:
-        found: list[bool] = partition_filter(condition, strings, types).to_pylist()
+        found: list[bool] = partition_filter(condition, strings, types).tolist()
         return found
 
     assert kept("D < '2024-01-10'") == [True, False, False]
@@ -85,6 +85,13 @@ def test_values_are_compared_by_their_types_not_by_their_text() -> None:
     assert kept("t < '2024-01-02' and t > date '2024-1-1'") == [True, True, False]
     assert kept("x > 9.5") == [False, True, False]
     assert kept("t is null and not d is not null") == [False, False, True]
+
+
+def test_no_number_equals_itself_and_is_greater_than_any_other() -> None:
+    strings, types = {"x": pa.array(["NaN", "1.5", None])}, {"x": PrimitiveType(name="double")}
+    assert partition_filter("x = 'NaN'", strings, types).tolist() == [True, False, False]
+    assert partition_filter("x > 1000", strings, types).tolist() == [True, False, False]
+    assert partition_filter("not x > 1000", strings, types).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize(

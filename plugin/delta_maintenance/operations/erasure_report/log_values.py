@@ -34,9 +34,9 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.version_checksum import parse_checksum
 from delta_maintenance.protocol.ndjson.parse import FileLines, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import LineRun
+from delta_maintenance.protocol.schema.condition import Names
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.types import to_arrow_type
-from delta_maintenance.table.data.matching_rows import Names
 from delta_maintenance.table.data.row_reader import FILES
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.log_file import LogEntry, read_listed, relisting

@@ -33,10 +33,12 @@ from delta_maintenance.protocol.layout.bounds import (
 )
 from delta_maintenance.protocol.layout.skipping import files_read
 from delta_maintenance.protocol.schema.condition import (
+    Names,
     columns_of,
     invalid_condition,
     parse_condition,
 )
+from delta_maintenance.protocol.schema.evaluation import RowCondition
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.types import (
     DeltaType,
@@ -44,7 +46,6 @@ from delta_maintenance.protocol.schema.types import (
     require_known_changes,
     to_arrow_type,
 )
-from delta_maintenance.table.data.matching_rows import Names, RowCondition
 from delta_maintenance.table.data.row_reader import FILES, RowLayout
 
 Columns = Mapping[Names, Column | None]

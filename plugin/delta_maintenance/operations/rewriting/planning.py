@@ -44,7 +44,7 @@ from delta_maintenance.operations.rewriting.new_files import contract_for
 from delta_maintenance.operations.rewriting.run import COMMIT_BYTES, MOST_COMMITS
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.protocol.schema.partition_filter import partition_filter
+from delta_maintenance.protocol.schema.evaluation import partition_filter
 from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.protocol.statistics.columns import stats_columns_problem
 from delta_maintenance.table.data.data_file_reader import SourceFile
@@ -215,8 +215,7 @@ def asked_partitions(snapshot: Snapshot, files: LiveColumns, where: str | None) 
         if column is not None:
             types[name] = column.type
     strings = {name: files.partitions[physical[name]] for name in types}
-    is_asked: Mask = partition_filter(where, strings, types).to_numpy(zero_copy_only=False)
-    return is_asked
+    return partition_filter(where, strings, types)
 
 
 def written_lately_in(files: LiveColumns, quiet_for: timedelta | None, now: datetime) -> Mask:

@@ -28,17 +28,19 @@ from delta_maintenance.protocol.schema.condition import (
     Prefix,
     literal_value,
 )
+from delta_maintenance.protocol.schema.evaluation import Answers, evaluate
 
 
 def files_read(condition: Condition, files: FileBounds) -> Mask:
     """Returns which files a reader of the condition reads."""
     reader = _Reader(files)
-    is_read, lacking = reader.possible(condition)[0], reader.lacking(condition)
+    is_read, lacking = evaluate(condition, reader.answer)[0], reader.lacking(condition)
     if not lacking.any():
         return is_read
     # Delta Spark skips no file that lacks any of the bounds that the whole condition refers to.
     values = {path: column for path, column in files.columns.items() if column.is_partition}
-    return is_read | (lacking & _Reader(replace(files, columns=values)).possible(condition)[0])
+    by_values = _Reader(replace(files, columns=values))
+    return is_read | (lacking & evaluate(condition, by_values.answer)[0])
 
 
 def column_in(column: Path, columns: Mapping[Path, object]) -> Path | None:
@@ -53,18 +55,9 @@ class _Reader:
     def __init__(self, files: FileBounds) -> None:
         self._files = files
 
-    def possible(self, condition: Condition) -> tuple[Mask, Mask]:
-        """Returns in which files the condition may be true, and in which it may be false."""
-        match condition:
-            case Not(part):
-                true, false = self.possible(part)
-                return false, true
-            case Both(left, right):
-                (true, false), (other_true, other_false) = map(self.possible, (left, right))
-                return true & other_true, false | other_false
-            case Either(left, right):
-                (true, false), (other_true, other_false) = map(self.possible, (left, right))
-                return true | other_true, false & other_false
+    def answer(self, part: Condition) -> Answers:
+        """Returns in which files a part of the condition can be true, or false."""
+        match part:
             case Comparison(name, sign, literal):
                 column = self._column(name)
                 value = None if column is None else _value(literal, column)
@@ -112,7 +105,7 @@ class _Reader:
         column = self._column(name)
         return column if column is not None and column.is_indexed else None
 
-    def _one_of(self, column: ColumnBounds, literals: tuple[Literal, ...]) -> tuple[Mask, Mask]:
+    def _one_of(self, column: ColumnBounds, literals: tuple[Literal, ...]) -> Answers:
         values = [value for literal in literals if (value := _value(literal, column)) is not None]
         if len(values) < len(literals):
             return self._all(), self._all()
@@ -130,7 +123,7 @@ class _Reader:
         return np.ones(self._files.count, np.bool_)
 
 
-def _compare_bounds(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[Mask, Mask]:
+def _compare_bounds(column: ColumnBounds, sign: str, value: pa.Scalar) -> Answers:
     lowest, highest = column.least, column.greatest
     has_values = ~column.all_null
     match sign:
@@ -154,7 +147,7 @@ def _compare_bounds(column: ColumnBounds, sign: str, value: pa.Scalar) -> tuple[
     return (equal, unequal) if sign == "=" else (unequal, equal)
 
 
-def _starting(column: ColumnBounds, prefix: bytes) -> tuple[Mask, Mask]:
+def _starting(column: ColumnBounds, prefix: bytes) -> Answers:
     size, has_values = len(prefix), ~column.all_null
     start, end = (pc.binary_slice(bound, 0, size) for bound in (column.least, column.greatest))
     true = has_values & _or_unknown(pc.less_equal(start, prefix))

@@ -21,6 +21,10 @@ from delta_maintenance.protocol.schema.types import DeltaType, to_arrow_type
 REMEDY = "compare columns with values, as in day >= '2024-01-01' AND country IN ('DE', 'FR')"
 
 
+Names = tuple[str, ...]
+"""The name of a column, or the names from the outermost struct inwards."""
+
+
 @dataclass(frozen=True, slots=True)
 class Literal:
     """A value of a condition. Its type follows from the column that it is compared with."""
@@ -34,8 +38,7 @@ class Literal:
 class Comparison:
     """A column compared with a value."""
 
-    column: tuple[str, ...]
-    """The name, or the names from the outermost struct inwards."""
+    column: Names
     sign: str
     """`=`, `<>`, `<`, `<=`, `>`, `>=`, or `<=>`, which no null satisfies here."""
     value: Literal
@@ -45,7 +48,7 @@ class Comparison:
 class OneOf:
     """A column whose value is in a list."""
 
-    column: tuple[str, ...]
+    column: Names
     values: tuple[Literal, ...]
 
 
@@ -53,14 +56,14 @@ class OneOf:
 class IsNull:
     """A column without value."""
 
-    column: tuple[str, ...]
+    column: Names
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """A column whose text starts with a value."""
 
-    column: tuple[str, ...]
+    column: Names
     value: Literal
 
 
@@ -118,7 +121,7 @@ def joined(kind: type[Both] | type[Either], operands: Sequence[Condition]) -> Co
     return kind(joined(kind, operands[:middle]), joined(kind, operands[middle:]))
 
 
-def columns_of(condition: Condition) -> Iterator[tuple[str, ...]]:
+def columns_of(condition: Condition) -> Iterator[Names]:
     """Yields the columns of a condition, with repetitions."""
     match condition:
         case Not(part):
@@ -334,7 +337,7 @@ class _Parser:
             return Comparison(column, _SIGNS[token.text], self._literal())
         return Not(condition) if negated else condition
 
-    def _like(self, column: tuple[str, ...]) -> Condition:
+    def _like(self, column: Names) -> Condition:
         pattern = self._literal()
         plain = pattern.text.removesuffix("%")
         if not pattern.quoted or re.search(r"[%_\\]", plain):
@@ -351,7 +354,7 @@ class _Parser:
         typed = token.word in _TYPES and bool(following) and following[0].kind == "text"
         return token.kind in ("text", "number") or token.word in ("true", "false", "cast") or typed
 
-    def _column(self) -> tuple[str, ...]:
+    def _column(self) -> Names:
         token = self._take()
         if token is None or token.kind != "name" or token.word in _WORDS | {"date", "timestamp"}:
             raise self._wrong("a column is missing")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.protocol.schema.condition import Both, Condition, Either, Not, Opaque
+from delta_maintenance.protocol.schema.evaluation import RowCondition, evaluate
 from delta_maintenance.protocol.schema.types import (
     DecimalType,
     DeltaType,
@@ -19,7 +25,6 @@ from delta_maintenance.protocol.schema.types import (
     StructField,
     StructType,
 )
-from delta_maintenance.table.data.matching_rows import RowCondition
 
 COLUMNS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "i": ("long", pa.int64(), [None, -1, 0, 1, 2]),
@@ -112,3 +117,51 @@ def test_no_null_satisfies_a_comparison_that_is_safe_for_null() -> None:
 def test_other_conditions_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError, match="cannot be used"):
         condition(text)
+
+
+@st.composite
+def trees(draw: st.DrawFn, depth: int = 3) -> Any:
+    """A set of values of SQL that a part of a condition can have, or a sign and its operands."""
+    if not depth or draw(st.booleans()):
+        return draw(st.sampled_from([{True}, {False}, {None}, {True, False}]))
+    operands = [draw(trees(depth - 1)) for _ in range(draw(st.integers(1, 2)))]
+    return draw(st.sampled_from(["and", "or"])) if len(operands) == 2 else "not", *operands
+
+
+@given(trees(), st.booleans())
+def test_not_and_or_follow_three_valued_logic(tree: Any, partly: bool) -> None:
+    leaves: list[set[bool | None]] = []
+
+    def build(node: Any) -> Condition:
+        if isinstance(node, set):
+            leaves.append(node)
+            return Opaque(str(len(leaves) - 1))
+        sign, *operands = node
+        parts = map(build, operands)
+        return Not(*parts) if sign == "not" else (Both if sign == "and" else Either)(*parts)
+
+    def compute(node: Any) -> set[bool | None]:
+        """Every value that the condition has if its parts have any of theirs."""
+        if isinstance(node, set):
+            return node
+        sign, *operands = node
+        values = set(itertools.product(*map(compute, operands)))
+        if sign == "not":
+            return {None if value is None else not value for (value,) in values}
+        return {join(sign, *pair) for pair in values}
+
+    def join(sign: str, left: bool | None, right: bool | None) -> bool | None:
+        decisive = sign == "or"
+        if decisive in (left, right):
+            return decisive
+        if None not in (left, right):
+            return not decisive
+        return (right if left is None else left) if partly else None
+
+    def answer(part: Condition) -> tuple[Any, Any]:
+        assert isinstance(part, Opaque)
+        values = leaves[int(part.text)]
+        return np.array([True in values]), np.array([False in values])
+
+    true, false = evaluate(build(tree), answer, partly=partly)
+    assert (true[0], false[0]) == (True in (values := compute(tree)), False in values)
