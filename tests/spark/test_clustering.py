@@ -25,8 +25,8 @@ from delta_maintenance.operations import cluster
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.rewriting.engine import BinOutcome
-from delta_maintenance.protocol.layout.ranks import can_be_ranked, comparable
 from delta_maintenance.protocol.schema.data_columns import VARIANT
+from delta_maintenance.protocol.statistics.ranks import can_be_ranked, comparable
 from delta_maintenance.spark import clustering, rewriting
 from delta_maintenance.spark.carried_rows import CarriedRows, sortable
 from delta_maintenance.spark.clustering import SortingTask

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession, functions
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.data_files.row_digest import RowSums
-from delta_maintenance.protocol.layout.ranks import Ranks
+from delta_maintenance.protocol.statistics.ranks import Ranks
 from delta_maintenance.spark.carried_rows import CarriedRows, sortable, spark_type
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.storage.core.base import Store

@@ -15,7 +15,8 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
-from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
+from delta_maintenance.protocol.statistics.as_json import num_records
+from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.log_view import EXAMINE

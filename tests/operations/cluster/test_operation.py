@@ -13,7 +13,12 @@ from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import cluster, optimize
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.layout.clustering import CUBE, CUBE_COLUMNS, GROUP, GROUP_COLUMNS
+from delta_maintenance.protocol.statistics.clustering import (
+    CUBE,
+    CUBE_COLUMNS,
+    GROUP,
+    GROUP_COLUMNS,
+)
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.clustered_tables import ClusteredTable, random_rows, statistics
 from tests.support.rewrites.data_files import DataTable, field

@@ -29,7 +29,7 @@ from delta_maintenance.operations.layout.measuring import Measured
 from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.models import LastRun
-from tests.protocol.layout.test_probes import FILES, KIND, ROWS, files_of
+from tests.protocol.statistics.test_probes import FILES, KIND, ROWS, files_of
 from tests.support.rewrites.data_files import field, schema_string
 from tests.support.tables.actions import Action, add, domain, features, metadata
 from tests.support.tables.policy_tables import asked, only

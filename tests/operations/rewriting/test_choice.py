@@ -21,7 +21,7 @@ from delta_maintenance.operations.rewriting.choice import (
     not_too_often,
 )
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Replaced
-from delta_maintenance.protocol.layout.clustering import CLUSTERING_TAGS
+from delta_maintenance.protocol.statistics.clustering import CLUSTERING_TAGS
 
 TARGET = 1000
 RULES = ChoiceRules(target_bytes=TARGET, small_bytes=750)

@@ -18,10 +18,10 @@ from delta_maintenance.operations import cluster, set_clustering
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.set_clustering import SetClusteringOptions
-from delta_maintenance.protocol.layout import clustering
-from delta_maintenance.protocol.layout.clustering import CUBE
-from delta_maintenance.protocol.layout.ranks import can_be_ranked
 from delta_maintenance.protocol.schema.types import parse_schema, to_arrow_type
+from delta_maintenance.protocol.statistics import clustering
+from delta_maintenance.protocol.statistics.clustering import CUBE
+from delta_maintenance.protocol.statistics.ranks import can_be_ranked
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark

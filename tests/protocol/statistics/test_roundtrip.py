@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions.model import Protocol
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
-from delta_maintenance.protocol.statistics.stats import (
+from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     num_records,
     parse_statistics,
     render_statistics,
-    statistics_arrow_type,
-    unconvertible_columns,
 )
+from delta_maintenance.protocol.statistics.stats import statistics_arrow_type, unconvertible_columns
 from tests.support.suite.play import examples
 
 BOUNDS = pa.struct(

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.statistics import stats
-from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
+from delta_maintenance.protocol.statistics.as_json import num_records
+from delta_maintenance.protocol.statistics.stats import stated_row_counts
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),

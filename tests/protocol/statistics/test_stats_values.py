@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.protocol.statistics.stats import (
+from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     parse_statistics,
     render_statistics,

@@ -35,7 +35,7 @@ from delta_maintenance.operations.rewriting.choice import (
 )
 from delta_maintenance.operations.rewriting.live_columns import LiveColumns, Mask, Numbers
 from delta_maintenance.protocol.columns import to_bools
-from delta_maintenance.protocol.layout.clustering import (
+from delta_maintenance.protocol.statistics.clustering import (
     CUBE,
     CUBE_COLUMNS,
     GROUP,

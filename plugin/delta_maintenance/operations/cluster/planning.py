@@ -36,8 +36,9 @@ from delta_maintenance.operations.rewriting.planning import (
     written_lately_in,
 )
 from delta_maintenance.protocol.features.registry import Operation
-from delta_maintenance.protocol.layout.bounds import ColumnBounds, order_keys
-from delta_maintenance.protocol.layout.clustering import (
+from delta_maintenance.protocol.schema.types import to_arrow_type
+from delta_maintenance.protocol.statistics.bounds import ColumnBounds, order_keys
+from delta_maintenance.protocol.statistics.clustering import (
     CUBE,
     CUBE_COLUMNS,
     ClusteringColumn,
@@ -47,10 +48,9 @@ from delta_maintenance.protocol.layout.clustering import (
     named_columns,
     newest_cube,
 )
-from delta_maintenance.protocol.layout.measures import overlap_elsewhere
-from delta_maintenance.protocol.layout.ranks import KEY_BITS, can_be_ranked
-from delta_maintenance.protocol.schema.types import to_arrow_type
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.protocol.statistics.measures import overlap_elsewhere
+from delta_maintenance.protocol.statistics.ranks import KEY_BITS, can_be_ranked
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_writable

@@ -29,7 +29,7 @@ from delta_maintenance.operations.erasure_report.versions import (
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.vacuum import LEAST_RETENTION
 from delta_maintenance.protocol.actions.paths import file_locations
-from delta_maintenance.protocol.layout.bounds import Mask
+from delta_maintenance.protocol.statistics.bounds import Mask
 from delta_maintenance.protocol.vacuum import ProtectedPaths
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import STATUSES, EntryKind

@@ -23,15 +23,6 @@ from delta_maintenance.operations.layout.reading import Column
 from delta_maintenance.protocol.actions.paths import absolute_paths, file_locations
 from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.layout.bounds import (
-    ColumnBounds,
-    FileBounds,
-    Mask,
-    Numbers,
-    column_bounds,
-    may_have_cut_offset,
-)
-from delta_maintenance.protocol.layout.skipping import files_read
 from delta_maintenance.protocol.schema.condition import (
     Names,
     columns_of,
@@ -46,6 +37,15 @@ from delta_maintenance.protocol.schema.types import (
     require_known_changes,
     to_arrow_type,
 )
+from delta_maintenance.protocol.statistics.bounds import (
+    ColumnBounds,
+    FileBounds,
+    Mask,
+    Numbers,
+    column_bounds,
+    may_have_cut_offset,
+)
+from delta_maintenance.protocol.statistics.skipping import files_read
 from delta_maintenance.table.data.row_reader import FILES, RowLayout
 
 Columns = Mapping[Names, Column | None]

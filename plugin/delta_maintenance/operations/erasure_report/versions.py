@@ -23,7 +23,6 @@ from delta_maintenance.protocol.changes.row_tracking_support import (
 )
 from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.data_files.layout import CHANGE_TYPE
-from delta_maintenance.protocol.layout.bounds import Numbers
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.protocol.schema.types import (
@@ -32,6 +31,7 @@ from delta_maintenance.protocol.schema.types import (
     column_mapping_mode,
     parse_schema,
 )
+from delta_maintenance.protocol.statistics.bounds import Numbers
 from delta_maintenance.table.data.row_reader import FILES
 from delta_maintenance.table.read.log_reader import LogTail
 from delta_maintenance.table.read.segment import LogListing, list_log

@@ -21,9 +21,9 @@ from delta_maintenance.protocol.actions.file_columns import (
 from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.layout.bounds import Mask, Numbers
+from delta_maintenance.protocol.statistics.as_json import num_records
+from delta_maintenance.protocol.statistics.bounds import Mask, Numbers
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.data.bins import RewriteSpec, RewrittenBin
 from delta_maintenance.table.read.snapshot import Snapshot
 

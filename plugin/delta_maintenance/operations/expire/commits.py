@@ -53,12 +53,12 @@ from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import staged_adds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.protocol.statistics.as_json import num_records
 from delta_maintenance.protocol.statistics.audit import (
     ComputedStatistics,
     RequiredStatistics,
     with_live_bounds,
 )
-from delta_maintenance.protocol.statistics.stats import num_records
 from delta_maintenance.table.commit.concurrent_commits import Advance
 from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer

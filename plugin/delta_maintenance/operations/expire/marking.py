@@ -25,7 +25,7 @@ from delta_maintenance.operations.expire.limit import Limit
 from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.protocol.columns import booleans, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.layout.bounds import numbers
+from delta_maintenance.protocol.statistics.bounds import numbers
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.storage.core.base import Store

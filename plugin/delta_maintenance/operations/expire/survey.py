@@ -17,7 +17,8 @@ from delta_maintenance.operations.layout.reading import file_statistics
 from delta_maintenance.operations.vacuum.candidates import path_digest
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
 from delta_maintenance.protocol.columns import booleans, to_bools
-from delta_maintenance.protocol.layout.bounds import (
+from delta_maintenance.protocol.schema.partition_values import parse_partition_values
+from delta_maintenance.protocol.statistics.bounds import (
     Ages,
     Mask,
     Numbers,
@@ -25,7 +26,6 @@ from delta_maintenance.protocol.layout.bounds import (
     column_bounds,
     partition_bounds,
 )
-from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.table.evidence.doubled_files import DoubledFileSearch
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles

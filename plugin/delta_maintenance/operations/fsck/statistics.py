@@ -21,6 +21,7 @@ from delta_maintenance.operations.fsck.inputs import LogHistory
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
 from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.statistics.as_json import render_statistics
 from delta_maintenance.protocol.statistics.audit import (
     AuditedFiles,
     Mask,
@@ -29,7 +30,6 @@ from delta_maintenance.protocol.statistics.audit import (
 )
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.protocol.statistics.comparison import compare_column
-from delta_maintenance.protocol.statistics.stats import render_statistics
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile, row_statistics
 from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics

@@ -48,9 +48,9 @@ from delta_maintenance.protocol.features.registry import (
     supported_features,
     supports,
 )
-from delta_maintenance.protocol.layout.clustering import current_columns
 from delta_maintenance.protocol.row_tracking.row_ids import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.protocol.statistics.clustering import current_columns
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.history import file_times

@@ -11,8 +11,8 @@ import pyarrow as pa
 from delta_maintenance.operations.layout import ColumnLayout, Depths, Reading
 from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
-from delta_maintenance.protocol.layout.bounds import FileBounds, Mask, Path, order_keys
-from delta_maintenance.protocol.layout.measures import (
+from delta_maintenance.protocol.statistics.bounds import FileBounds, Mask, Path, order_keys
+from delta_maintenance.protocol.statistics.measures import (
     PlannedClustering,
     Probes,
     histogram,
@@ -20,7 +20,7 @@ from delta_maintenance.protocol.layout.measures import (
     probe,
     sampled_values,
 )
-from delta_maintenance.protocol.layout.skipping import files_read
+from delta_maintenance.protocol.statistics.skipping import files_read
 
 
 @dataclass(slots=True)

@@ -28,11 +28,11 @@ from delta_maintenance.operations.layout.proposals import propose
 from delta_maintenance.operations.layout.queries import Query, queries_of
 from delta_maintenance.operations.layout.reading import Column, columns_of, read_bounds
 from delta_maintenance.operations.rewriting.new_files import target_size
-from delta_maintenance.protocol.layout.bounds import Path
-from delta_maintenance.protocol.layout.measures import mean_depth
-from delta_maintenance.protocol.layout.skipping import column_in
 from delta_maintenance.protocol.schema import condition as conditions
 from delta_maintenance.protocol.schema.clustering import clustering_columns
+from delta_maintenance.protocol.statistics.bounds import Path
+from delta_maintenance.protocol.statistics.measures import mean_depth
+from delta_maintenance.protocol.statistics.skipping import column_in
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

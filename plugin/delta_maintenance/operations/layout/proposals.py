@@ -17,9 +17,9 @@ from delta_maintenance.operations.layout import ColumnLayout, KeyProposal
 from delta_maintenance.operations.layout.measuring import Measured, bytes_read
 from delta_maintenance.operations.layout.queries import Query
 from delta_maintenance.operations.layout.reading import Column
-from delta_maintenance.protocol.layout.bounds import Path
-from delta_maintenance.protocol.layout.skipping import column_in
 from delta_maintenance.protocol.schema.condition import columns_of
+from delta_maintenance.protocol.statistics.bounds import Path
+from delta_maintenance.protocol.statistics.skipping import column_in
 
 SMALL_TABLE_BYTES = 10 * 10**9
 """Below this size clustering seldom pays, because a whole table is read in seconds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +11,6 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.layout.bounds import (
-    FileBounds,
-    Path,
-    column_bounds,
-    partition_bounds,
-)
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.types import (
     DeltaType,
@@ -29,7 +22,14 @@ from delta_maintenance.protocol.schema.types import (
     to_arrow_type,
 )
 from delta_maintenance.protocol.statistics.as_json import align_statistics, read_statistics
+from delta_maintenance.protocol.statistics.bounds import (
+    FileBounds,
+    Path,
+    column_bounds,
+    partition_bounds,
+)
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.protocol.statistics.stats import selected_statistics
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles, column_of
 from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
@@ -135,7 +135,10 @@ def file_statistics(adds: pa.Table, columns: Sequence[Column]) -> pa.Table:
 
     `rows` is -1 where it is unknown; other unknown values are null. Partition columns have none.
     """
-    kind = _statistics_type(columns)
+    kind = selected_statistics(
+        {column.physical: to_arrow_type(column.kind) for column in columns if column.is_bounded},
+        [column.physical for column in columns],
+    )
     statistics = pa.chunked_array(_statistics(adds, kind), kind).combine_chunks()
     found = {
         "size": pc.max_element_wise(pc.fill_null(column_of(adds, "size", ADD_TYPES), 0), 0),
@@ -174,36 +177,6 @@ def _statistics(adds: pa.Table, kind: pa.StructType) -> Iterator[pa.StructArray]
         order = np.arange(len(parsed))
         order[rows] = len(parsed) + np.arange(len(rows))
         yield pa.concat_arrays([parsed, own]).take(pa.array(order))
-
-
-def _statistics_type(columns: Sequence[Column]) -> pa.StructType:
-    bounds: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    for column in columns:
-        if column.is_bounded:
-            _put(bounds, column.physical, to_arrow_type(column.kind))
-        _put(nulls, column.physical, pa.int64())
-    parts = [("numRecords", pa.int64())]
-    if bounds:
-        parts += [("minValues", _struct(bounds)), ("maxValues", _struct(bounds))]
-    if nulls:
-        parts.append(("nullCount", _struct(nulls)))
-    return pa.struct(parts)
-
-
-def _put(tree: dict[str, Any], path: Path, kind: pa.DataType) -> None:
-    for name in path[:-1]:
-        tree = tree.setdefault(name, {})
-    tree[path[-1]] = kind
-
-
-def _struct(tree: Mapping[str, Any]) -> pa.StructType:
-    return pa.struct(
-        [
-            (name, _struct(child) if isinstance(child, dict) else child)
-            for name, child in tree.items()
-        ]
-    )
 
 
 def _leaf(statistics: pa.StructArray, path: Path, kind: pa.DataType) -> pa.Array:

@@ -16,7 +16,6 @@ from delta_maintenance.operations.recompute_stats import ColumnAudit, RecomputeS
 from delta_maintenance.operations.rewriting.models import ReasonCount
 from delta_maintenance.operations.rewriting.planning import archived_before
 from delta_maintenance.protocol.columns import booleans, integers
-from delta_maintenance.protocol.layout.clustering import named_columns
 from delta_maintenance.protocol.statistics.audit import (
     AUDITED,
     AuditedFiles,
@@ -25,6 +24,7 @@ from delta_maintenance.protocol.statistics.audit import (
     audit,
     rounded_decimals,
 )
+from delta_maintenance.protocol.statistics.clustering import named_columns
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -19,10 +19,10 @@ from delta_maintenance.protocol.data_files.layout import (
 )
 from delta_maintenance.protocol.data_files.names import FileNaming
 from delta_maintenance.protocol.features.registry import Operation, supports
-from delta_maintenance.protocol.layout.clustering import ClusteringTags
 from delta_maintenance.protocol.schema.clustering import DOMAIN as CLUSTERING
 from delta_maintenance.protocol.schema.clustering import clustering_columns, with_logical_names
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
+from delta_maintenance.protocol.statistics.clustering import ClusteringTags
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.table.data.bins import Proof, RewriteSpec
 from delta_maintenance.table.data.data_file_writer import DataFileSpec

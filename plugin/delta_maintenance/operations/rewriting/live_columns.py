@@ -37,9 +37,9 @@ from delta_maintenance.protocol.data_files.other_columns import (
     needs_widening,
 )
 from delta_maintenance.protocol.data_files.tags import COMPACTED_INTO, target_sizes
-from delta_maintenance.protocol.layout.clustering import CLUSTERING_TAGS, GROUP
 from delta_maintenance.protocol.row_tracking.row_ids import overlapping
 from delta_maintenance.protocol.schema.types import DeltaType
+from delta_maintenance.protocol.statistics.clustering import CLUSTERING_TAGS, GROUP
 from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.locations import location_of

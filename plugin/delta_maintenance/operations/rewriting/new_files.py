@@ -10,7 +10,7 @@ import pyarrow as pa
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.models import NewFileOptions, Reader, RewriteOptions
-from delta_maintenance.protocol.layout.clustering import named_columns
+from delta_maintenance.protocol.statistics.clustering import named_columns
 from delta_maintenance.table.data.data_file_writer import filterable_paths, writes_bloom_filters
 from delta_maintenance.table.read.snapshot import Snapshot
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.data_files.tags import output_tags, with_compaction_tags
-from delta_maintenance.protocol.layout.clustering import ClusteringTags
+from delta_maintenance.protocol.statistics.clustering import ClusteringTags
 from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.data.carried_deletions import LateDeletions
 

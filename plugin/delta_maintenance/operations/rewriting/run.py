@@ -28,7 +28,7 @@ from delta_maintenance.operations.rewriting.models import BinReport, RefusedFile
 from delta_maintenance.operations.rewriting.pending import Fate, Pending
 from delta_maintenance.operations.rewriting.sources import source_files
 from delta_maintenance.protocol.schema.types import DeltaType
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.as_json import num_records
 from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, Refusal
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot

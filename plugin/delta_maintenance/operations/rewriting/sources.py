@@ -25,7 +25,7 @@ from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_fi
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.schema.partition_values import canonical_texts
 from delta_maintenance.protocol.schema.types import DeltaType
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.as_json import num_records
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -37,16 +37,16 @@ from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import TableChange
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.layout.clustering import (
+from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_configuration
+from delta_maintenance.protocol.schema.types import to_arrow_type
+from delta_maintenance.protocol.statistics.audit import is_tagged_unbounded, unbounded_columns
+from delta_maintenance.protocol.statistics.clustering import (
     ClusteringColumn,
     current_columns,
     named_columns,
     require_allowed,
 )
-from delta_maintenance.protocol.layout.ranks import file_bounds
-from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_configuration
-from delta_maintenance.protocol.schema.types import to_arrow_type
-from delta_maintenance.protocol.statistics.audit import is_tagged_unbounded, unbounded_columns
+from delta_maintenance.protocol.statistics.ranks import file_bounds
 from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

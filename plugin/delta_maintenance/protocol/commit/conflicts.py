@@ -35,7 +35,7 @@ from delta_maintenance.protocol.commit.staged import (
 from delta_maintenance.protocol.features.in_commit_timestamps import is_active
 from delta_maintenance.protocol.features.registry import supported_features
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.as_json import num_records
 
 BACKFILL = "ROW TRACKING BACKFILL"
 """The operation name by which all writers recognise a commit that only assigns row IDs."""

@@ -28,7 +28,7 @@ from delta_maintenance.protocol.features.registry import (
     with_requirements,
 )
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.as_json import num_records
 
 UNDERSTOOD_DOMAINS = frozenset({row_tracking.DOMAIN, "delta.clustering"})
 """The domains of the protocol that this release can write and remove."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.columns import booleans, to_bools
-from delta_maintenance.protocol.layout.clustering import CLUSTERING_TAGS
+from delta_maintenance.protocol.statistics.clustering import CLUSTERING_TAGS
 
 TARGET_SIZE = "OPTIMIZE_TARGET_SIZE"
 ICEBERG_COMPAT = "ICEBERG_COMPAT_VERSION"

@@ -34,7 +34,7 @@ from delta_maintenance.protocol.actions.model import (
 )
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.types import DeltaType, to_arrow_type
-from delta_maintenance.protocol.statistics.stats import (
+from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     parse_statistics,
     render_statistics,

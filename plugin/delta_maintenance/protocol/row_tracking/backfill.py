@@ -18,8 +18,11 @@ from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.columns import booleans, to_bools
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.row_ids import overlapping
-from delta_maintenance.protocol.statistics.as_json import read_statistics
-from delta_maintenance.protocol.statistics.stats import align_statistics, num_records
+from delta_maintenance.protocol.statistics.as_json import (
+    align_statistics,
+    num_records,
+    read_statistics,
+)
 
 _TIGHT = pa.struct([("tightBounds", pa.bool_())])
 

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.actions.model import Json, Protocol
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.protocol.statistics.stats import num_records
+from delta_maintenance.protocol.statistics.as_json import num_records
 
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"

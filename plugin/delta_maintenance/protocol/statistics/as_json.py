@@ -143,16 +143,14 @@ def num_records(stats: pa.Array | pa.ChunkedArray) -> pa.Array:
     )
 
 
-def parse_statistics(
-    stats: pa.Array, statistics_type: pa.StructType, *, record_lost: bool = True
-) -> ConvertedStatistics:
+def parse_statistics(stats: pa.Array, statistics_type: pa.StructType) -> ConvertedStatistics:
     """The JSON statistics of one batch as `stats_parsed` of the given type.
 
     `nullCounts`, a misspelling in older protocol texts, is read as `nullCount`. Values are never
     rounded, wrapped or guessed. A value without an exact equivalent becomes null and is reported in
-    `lost`. Without `record_lost`, columns that the type lacks are ignored, which is faster.
+    `lost`.
     """
-    reader = _Reader(statistics_type, record_lost=record_lost)
+    reader = _Reader(statistics_type, record_lost=True)
     pieces = [reader.read(piece) for piece in slices(stats)]
     values = pa.concat_arrays([pa.array([], statistics_type), *pieces])
     return ConvertedStatistics(

@@ -26,14 +26,14 @@ from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.data_files.tags import UNBOUNDED, with_tag
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
-from delta_maintenance.protocol.statistics.collect import ColumnStatistics, bound_array
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
-from delta_maintenance.protocol.statistics.stats import (
+from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     parse_statistics,
     render_statistics,
-    statistics_arrow_type,
 )
+from delta_maintenance.protocol.statistics.collect import ColumnStatistics, bound_array
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
+from delta_maintenance.protocol.statistics.stats import statistics_arrow_type
 
 Mask = npt.NDArray[np.bool_]
 

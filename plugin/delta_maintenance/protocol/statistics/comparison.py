@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns import to_bools
-from delta_maintenance.protocol.layout.bounds import may_have_cut_offset, with_cut_microseconds
 from delta_maintenance.protocol.statistics.audit import AuditedFiles, Mask
+from delta_maintenance.protocol.statistics.bounds import may_have_cut_offset, with_cut_microseconds
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 

@@ -10,7 +10,7 @@ taken from the bytes of the column; every other text is parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.schema.types import (
     ColumnMappingMode,
+    DeltaType,
     PrimitiveType,
     StructType,
     UnknownType,
@@ -27,25 +28,7 @@ from delta_maintenance.protocol.schema.types import (
     physical_schema,
     to_arrow_type,
 )
-from delta_maintenance.protocol.statistics.as_json import (
-    ConvertedStatistics,
-    Path,
-    align_statistics,
-    num_records,
-    parse_statistics,
-    render_statistics,
-)
-
-__all__ = [
-    "ConvertedStatistics",
-    "Path",
-    "align_statistics",
-    "num_records",
-    "parse_statistics",
-    "render_statistics",
-    "statistics_arrow_type",
-    "unconvertible_columns",
-]
+from delta_maintenance.protocol.statistics.as_json import Path, num_records
 
 
 def statistics_arrow_type(
@@ -62,8 +45,8 @@ def statistics_arrow_type(
     empty structs. Raises `CorruptTableError` if columns are mapped and one has no physical name.
     """
     columns = _data_columns(schema, partition_columns, mode)
-    bounds = _bounds(columns)
-    null_count = _null_count(columns)
+    bounds = _struct_of(columns, lambda kind: to_arrow_type(kind) if has_bounds(kind) else None)
+    null_count = _struct_of(columns, lambda _: pa.int64())
     fields: list[tuple[str, pa.DataType | None]] = [
         ("numRecords", pa.int64()),
         ("minValues", bounds),
@@ -72,6 +55,28 @@ def statistics_arrow_type(
         ("tightBounds", pa.bool_() if tight_bounds else None),
     ]
     return pa.struct([(name, kind) for name, kind in fields if kind is not None])
+
+
+def selected_statistics(
+    bounds: Mapping[Path, pa.DataType], counted: Iterable[Path]
+) -> pa.StructType:
+    """The type of the statistics of some columns only, by physical names."""
+    least = _nested(bounds)
+    nulls = _nested(dict.fromkeys(counted, pa.int64()))
+    fields = [("numRecords", pa.int64()), ("minValues", least), ("maxValues", least)]
+    return pa.struct([*fields, ("nullCount", nulls)])
+
+
+def _nested(leaves: Mapping[Path, pa.DataType]) -> pa.StructType:
+    groups: dict[str, dict[Path, pa.DataType]] = {}
+    for path, kind in leaves.items():
+        groups.setdefault(path[0], {})[path[1:]] = kind
+    return pa.struct(
+        [
+            (name, members[()] if () in members else _nested(members))
+            for name, members in groups.items()
+        ]
+    )
 
 
 def unconvertible_columns(
@@ -93,22 +98,16 @@ def _data_columns(
     return physical_schema(StructType(fields=data), mode)
 
 
-def _bounds(struct: StructType) -> pa.StructType | None:
+def _struct_of(
+    struct: StructType, leaf_type: Callable[[DeltaType], pa.DataType | None]
+) -> pa.StructType | None:
+    """The struct of the leaves that have a type; None if there are none."""
     leaves = []
     for column in struct.fields:
         if isinstance(column.type, StructType):
-            kind = _bounds(column.type)
+            kind = _struct_of(column.type, leaf_type)
         else:
-            kind = to_arrow_type(column.type) if has_bounds(column.type) else None
-        if kind is not None:
-            leaves.append(pa.field(column.name, kind))
-    return pa.struct(leaves) if leaves else None
-
-
-def _null_count(struct: StructType) -> pa.StructType | None:
-    leaves = []
-    for column in struct.fields:
-        kind = _null_count(column.type) if isinstance(column.type, StructType) else pa.int64()
+            kind = leaf_type(column.type)
         if kind is not None:
             leaves.append(pa.field(column.name, kind))
     return pa.struct(leaves) if leaves else None

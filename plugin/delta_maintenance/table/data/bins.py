@@ -29,7 +29,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path
 from delta_maintenance.protocol.data_files.ordered_digest import OrderedDigest, OrderedSum
 from delta_maintenance.protocol.data_files.row_digest import LiveRowSums, RowDigest, RowSums
-from delta_maintenance.protocol.layout.ranks import Depth, is_better
+from delta_maintenance.protocol.statistics.ranks import Depth, is_better
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.clustering.keys import Clustering

@@ -23,7 +23,8 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.columns import Hashes, booleans, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
-from delta_maintenance.protocol.statistics.stats import num_records, stated_row_counts
+from delta_maintenance.protocol.statistics.as_json import num_records
+from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.table.read.log_reader import TailBatch
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)

@@ -17,9 +17,9 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.layout.ranks import ColumnRanks, Ranks, depth_of, file_bounds
-from delta_maintenance.protocol.layout.ranks import Path as ColumnPath
 from delta_maintenance.protocol.schema.types import StructType
+from delta_maintenance.protocol.statistics.ranks import ColumnRanks, Ranks, depth_of, file_bounds
+from delta_maintenance.protocol.statistics.ranks import Path as ColumnPath
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import (
     Bin,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.layout.ranks import (
+from delta_maintenance.protocol.statistics.ranks import (
     Boxes,
     ColumnRanks,
     Curve,
@@ -21,7 +21,7 @@ from delta_maintenance.protocol.layout.ranks import (
     bits_for,
     curve_keys,
 )
-from delta_maintenance.protocol.layout.ranks import Path as ColumnPath
+from delta_maintenance.protocol.statistics.ranks import Path as ColumnPath
 
 SAMPLED_ROWS = 1 << 16
 """The number of rows whose values decide the ranks of all values."""

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.layout.ranks import ColumnRanks, Ranks
-from delta_maintenance.protocol.layout.ranks import Path as ColumnPath
+from delta_maintenance.protocol.statistics.ranks import ColumnRanks, Ranks
+from delta_maintenance.protocol.statistics.ranks import Path as ColumnPath
 from delta_maintenance.scratch import scratch_folder, scratch_writes
 from delta_maintenance.table.data.clustering.keys import (
     Clustering,

@@ -13,7 +13,7 @@ a point if the point is within its bounds in every column. All functions work on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns import to_bools
-from delta_maintenance.protocol.statistics.as_json import align_statistics, parse_statistics
+from delta_maintenance.protocol.statistics.as_json import align_statistics, read_statistics
+from delta_maintenance.protocol.statistics.stats import selected_statistics
 
 Curve = Literal["hilbert", "z-order", "linear"]
 Ranks = npt.NDArray[np.uint64]
@@ -234,16 +235,23 @@ def depth_of(boxes: Boxes, points: Ranks) -> Depth:
     if not len(points) or not len(boxes.rows):
         return Depth(files=0.0, rows=0.0)
     files = rows = 0.0
-    step = max(1, _CELLS // len(boxes.rows))
-    for at in range(0, len(points), step):
-        piece = points[at : at + step]
-        inside = np.ones((len(piece), len(boxes.rows)), np.bool_)
-        for column in range(piece.shape[1]):
-            value = piece[:, column, None]
-            inside &= (boxes.low[:, column] <= value) & (value <= boxes.high[:, column])
+    for inside in files_at_points(*map(list, (boxes.low.T, boxes.high.T, points.T))):
         files += float(inside.sum())
         rows += float((inside @ boxes.rows.astype(np.float64)).sum())
     return Depth(files=files / len(points), rows=rows / len(points))
+
+
+def files_at_points(
+    low: Sequence[np.ndarray], high: Sequence[np.ndarray], points: Sequence[np.ndarray]
+) -> Iterator[npt.NDArray[np.bool_]]:
+    """Yields, for some points at a time, which files contain each of them.
+
+    Each sequence has one array for each column: the bounds of the files, or the points.
+    """
+    step = max(1, _CELLS // len(low[0]))
+    for at in range(0, len(points[0]), step):
+        columns = zip(low, high, (values[at : at + step, None] for values in points), strict=True)
+        yield np.logical_and.reduce([(a <= value) & (value <= b) for a, b, value in columns])
 
 
 def is_better(before: Depth, after: Depth) -> bool:
@@ -301,17 +309,8 @@ def file_bounds(
 
     `stats` is JSON text; `parsed` has the statistics of files without it.
     """
-    bounds = _struct({path: kind for path, kind in columns.items()})
-    counts = _struct({path: pa.int64() for path in columns})
-    kind = pa.struct(
-        [
-            ("numRecords", pa.int64()),
-            ("minValues", bounds),
-            ("maxValues", bounds),
-            ("nullCount", counts),
-        ]
-    )
-    statistics = parse_statistics(stats, kind, record_lost=False).values
+    kind = selected_statistics(columns, columns)
+    statistics = read_statistics(stats, kind)
     also = None if parsed is None else align_statistics(parsed, kind).values
 
     def leaf(*path: str) -> pa.Array:
@@ -324,18 +323,6 @@ def file_bounds(
         high={path: leaf("maxValues", *path) for path in columns},
         nulls={path: leaf("nullCount", *path) for path in columns},
         omits_maxima=pc.and_(pc.is_valid(leaf("minValues")), pc.is_null(leaf("maxValues"))),
-    )
-
-
-def _struct(leaves: Mapping[Path, pa.DataType]) -> pa.StructType:
-    groups: dict[str, dict[Path, pa.DataType]] = {}
-    for path, kind in leaves.items():
-        groups.setdefault(path[0], {})[path[1:]] = kind
-    return pa.struct(
-        [
-            (name, members[()] if () in members else _struct(members))
-            for name, members in groups.items()
-        ]
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.measures import histogram, overlap_elsewhere, overlaps
+from delta_maintenance.protocol.statistics.measures import histogram, overlap_elsewhere, overlaps
 
 RANGES = st.lists(
     st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 2)), min_size=1, max_size=12

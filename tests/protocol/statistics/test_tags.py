@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.clustering import CUBE_BYTES, newest_cube
+from delta_maintenance.protocol.statistics.clustering import CUBE_BYTES, newest_cube
 
 CUBES = st.lists(
     st.tuples(

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns import to_bools
-from delta_maintenance.protocol.layout.bounds import (
+from delta_maintenance.protocol.statistics.bounds import (
     ColumnBounds,
     FileBounds,
     Keys,
@@ -36,6 +36,7 @@ from delta_maintenance.protocol.layout.bounds import (
     by_number,
     order_keys,
 )
+from delta_maintenance.protocol.statistics.ranks import files_at_points
 
 _EXACT = 16
 """Depths up to this one have buckets of their own; the others are rounded up to powers of two."""
@@ -345,17 +346,16 @@ def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int =
     if not len(drawn):
         return 0.0
     known_files = pa.array(np.flatnonzero(is_known))
-    covering = np.ones((len(drawn), len(known_files)), np.bool_)
-    for turn, column in enumerate(columns):
-        shares = _shares(len(drawn), turn / len(columns))
-        low, high, value = order_keys(
+    bounds = [
+        order_keys(
             column.least.take(known_files),
             column.greatest.take(known_files),
-            _values_in(column, drawn, shares),
+            _values_in(column, drawn, _shares(len(drawn), turn / len(columns))),
         )
-        for number, point in enumerate(value):
-            covering[number] &= (low <= point) & (point <= high)
-    return float(covering.sum() / len(drawn))
+        for turn, column in enumerate(columns)
+    ]
+    covering = files_at_points(*zip(*bounds, strict=True))
+    return sum(int(inside.sum()) for inside in covering) / len(drawn)
 
 
 def _drawn_rows(is_known: Mask, weights: Numbers, count: int) -> Numbers:

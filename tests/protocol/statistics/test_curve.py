@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.ranks import Curve, Ranks, bits_for, curve_keys
+from delta_maintenance.protocol.statistics.ranks import Curve, Ranks, bits_for, curve_keys
 
 SMALL_GRIDS = [(1, 6), (2, 4), (3, 3), (4, 2), (5, 2), (6, 2)]
 

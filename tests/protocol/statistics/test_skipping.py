@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.bounds import (
+from delta_maintenance.protocol.schema.condition import parse_condition
+from delta_maintenance.protocol.schema.types import DecimalType, DeltaType, PrimitiveType
+from delta_maintenance.protocol.statistics.bounds import (
     ColumnBounds,
     FileBounds,
     ages,
     column_bounds,
     order_keys,
 )
-from delta_maintenance.protocol.layout.skipping import files_read
-from delta_maintenance.protocol.schema.condition import parse_condition
-from delta_maintenance.protocol.schema.types import DecimalType, DeltaType, PrimitiveType
+from delta_maintenance.protocol.statistics.skipping import files_read
 
 LONG, STRING = PrimitiveType(name="long"), PrimitiveType(name="string")
 

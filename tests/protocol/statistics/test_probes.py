@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.protocol.layout.bounds import (
+from delta_maintenance.protocol.schema.types import PrimitiveType
+from delta_maintenance.protocol.statistics.bounds import (
     ColumnBounds,
     FileBounds,
     Numbers,
@@ -17,14 +18,13 @@ from delta_maintenance.protocol.layout.bounds import (
     column_bounds,
     order_keys,
 )
-from delta_maintenance.protocol.layout.measures import (
+from delta_maintenance.protocol.statistics.measures import (
     PlannedClustering,
     Probes,
     mean_depth,
     probe,
     sampled_values,
 )
-from delta_maintenance.protocol.schema.types import PrimitiveType
 
 Rows = npt.NDArray[np.int64]
 FILES, ROWS = 100, 1000

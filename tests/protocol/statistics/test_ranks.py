@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout.ranks import ColumnRanks, can_be_ranked
+from delta_maintenance.protocol.statistics.ranks import ColumnRanks, can_be_ranked
 
 UTC = UTC
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

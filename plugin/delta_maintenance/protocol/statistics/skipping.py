@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.columns import to_bools
-from delta_maintenance.protocol.layout.bounds import ColumnBounds, FileBounds, Mask, Path
 from delta_maintenance.protocol.schema.condition import (
     Both,
     Comparison,
@@ -29,6 +28,7 @@ from delta_maintenance.protocol.schema.condition import (
     literal_value,
 )
 from delta_maintenance.protocol.schema.evaluation import Answers, evaluate
+from delta_maintenance.protocol.statistics.bounds import ColumnBounds, FileBounds, Mask, Path
 
 
 def files_read(condition: Condition, files: FileBounds) -> Mask:

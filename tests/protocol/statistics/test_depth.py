@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.layout import ranks
-from delta_maintenance.protocol.layout.ranks import Boxes, Depth, depth_of, is_better
+from delta_maintenance.protocol.statistics import ranks
+from delta_maintenance.protocol.statistics.measures import overlaps
+from delta_maintenance.protocol.statistics.ranks import Boxes, Depth, depth_of, is_better
 
 PAIR = st.tuples(st.integers(0, 9), st.integers(0, 9))
 
@@ -44,3 +45,13 @@ def test_files_are_better_clustered_if_readers_open_fewer_or_smaller_files() -> 
     assert not is_better(before, before)
     # One file for each value cannot be improved.
     assert is_better(Depth(files=1.0, rows=10.0), Depth(files=1.0, rows=30.0))
+
+
+@given(st.lists(PAIR, min_size=1, max_size=12))
+def test_the_deepest_point_of_a_file_is_the_depth_of_its_overlaps(
+    pairs: list[tuple[int, int]],
+) -> None:
+    low, high = np.sort(np.array(pairs, np.int64), axis=1).T
+    (inside,) = ranks.files_at_points([low], [high], [np.arange(10)])
+    deepest = [inside.sum(axis=1)[a : b + 1].max() for a, b in zip(low, high, strict=True)]
+    assert overlaps(low, high).depth.tolist() == deepest

@@ -1,1 +1,0 @@
-"""The layout of data files: their bounds, how well readers can skip files, and clustering."""
