@@ -125,7 +125,7 @@ def test_an_error_never_contains_a_secret() -> None:
     errors = [
         StorageError(f"GET {address} failed", remedy=f"correct {address}"),
         StorageError("it failed", table=address, file=f"{address}/x"),
-        StorageError("it failed").located(table=address, file=address),
+        StorageError("it failed").locate(table=address, file=address),
     ]
     for error in errors:
         copy = pickle.loads(pickle.dumps(error))

@@ -135,7 +135,7 @@ def _facets(lineage_facts: LineageFacts) -> OperatorLineage | None:
 
         link = CatalogName.parse(lineage_facts.catalog_name)
         facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet(
-            [symlinks_dataset.Identifier(str(link.kind), link.dotted, "TABLE")]
+            [symlinks_dataset.Identifier(str(link.kind), link.pattern_text, "TABLE")]
         )
     if facts.get("version") is not None:
         version = str(facts["version"])

@@ -81,7 +81,7 @@ class PolicyWork:
         """
         in_catalog = next((each for each in (name, uri) if each and is_catalog_name(each)), None)
         if in_catalog is not None:
-            return self._stated(self.session.table_in_catalog(in_catalog))
+            return self._complete_rules(self.session.table_in_catalog(in_catalog))
         if uri is None or name is None:
             text = str(name if uri is None else uri)
             uri = self.policy.address_of(text) or uri
@@ -91,7 +91,7 @@ class PolicyWork:
                 )
         # Refused before the address gets into names, links and logs.
         Address.parse(uri)
-        return self._stated(self.policy.table_at(uri, name=name))
+        return self._complete_rules(self.policy.table_at(uri, name=name))
 
     def kept(
         self,
@@ -107,7 +107,7 @@ class PolicyWork:
         record_run(self.policy.ledger, store, result, link=link, approved_by=approved_by)
         return entry
 
-    def _stated(self, table: PolicyTable) -> PolicyTable:
+    def _complete_rules(self, table: PolicyTable) -> PolicyTable:
         """Completes the rules by what the connection says of other writers."""
         if table.rules.other_writers is not None:
             return table
@@ -180,10 +180,10 @@ def report_metrics(result: RunResult) -> None:
         for measurement in measurements(result):
             if measurement.metric.kind == "histogram":
                 span = timedelta(seconds=measurement.value)
-                Stats.timing(measurement.metric.dotted, span, tags={**measurement.labels})
+                Stats.timing(measurement.metric.in_otel, span, tags={**measurement.labels})
             else:
                 Stats.incr(
-                    measurement.metric.dotted, int(measurement.value), tags={**measurement.labels}
+                    measurement.metric.in_otel, int(measurement.value), tags={**measurement.labels}
                 )
     except Exception:
         _log.warning("the metrics of a run were not reported", exc_info=True)

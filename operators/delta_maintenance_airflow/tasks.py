@@ -87,10 +87,10 @@ def returned_values(ti: Any, task_id: str) -> list[Any]:
 
 def returned_rows(ti: Any, task_id: str) -> list[Any]:
     """Returns the values of mapped tasks, some of which return lists of them."""
-    return flattened(returned_values(ti, task_id))
+    return flatten(returned_values(ti, task_id))
 
 
-def flattened(values: Iterable[Any]) -> list[Any]:
+def flatten(values: Iterable[Any]) -> list[Any]:
     """Returns the values, with the items of a list in its place."""
     return [row for rows in values for row in (rows if isinstance(rows, list) else [rows])]
 

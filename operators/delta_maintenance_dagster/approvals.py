@@ -87,7 +87,7 @@ def build_approval_job(
         failed: list[FinishedRun] = []
 
         def work(run: TableRun) -> FinishedRun:
-            return run.approved([waiting.plan for waiting in plans[run.table.uri]])
+            return run.run_approved([waiting.plan for waiting in plans[run.table.uri]])
 
         for run, finished in all_of(runs, work):
             key = run.table.maintenance_key

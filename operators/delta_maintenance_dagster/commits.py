@@ -161,14 +161,14 @@ def build_table_asset(
     same manually. (Dagster does not keep the data version of an external asset that cannot be
     observed, and all dependent assets stay unsynced.)
     """
-    storage = storage.named(table.policy.rules.storage.connection)
+    storage = storage.of(table.policy.rules.storage.connection)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         observable = dg.multi_observable_source_asset(
             specs=[table.spec()],
             name=f"{table.op_name}__observe",
             description=f"Reads the newest version from the log of {table.uri}.",
-            required_resource_keys=storage.required,
+            required_resource_keys=storage.keys,
         )
 
     def observe(context: dg.AssetExecutionContext) -> Iterator[dg.ObserveResult]:
@@ -177,7 +177,7 @@ def build_table_asset(
         try:
             polled = _poll_table(storage.resolve(context.resources), table, before)
         except DeltaMaintenanceError as error:
-            problem = str(error.located(table=table.uri))
+            problem = str(error.locate(table=table.uri))
             raise dg.Failure(problem, allow_retries=error.retryable) from error
         version = known_version if polled.data_version is None else polled.data_version
         yield dg.ObserveResult(
@@ -277,14 +277,14 @@ def build_commit_sensor(
 
     Off by default.
     """
-    stores = [storage.named(table.policy.rules.storage.connection) for table in tables]
+    stores = [storage.of(table.policy.rules.storage.connection) for table in tables]
 
     @dg.sensor(
         name=name,
         target=job,
         minimum_interval_seconds=interval_seconds,
         default_status=dg.DefaultSensorStatus.STOPPED,
-        required_resource_keys=set().union(*(store.required for store in stores)),
+        required_resource_keys=set().union(*(store.keys for store in stores)),
         description="Requests maintenance of Delta tables whose data changed.",
     )
     def commits(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -346,7 +346,7 @@ def _polls(
             version = before.version if before is not None else None
             return poll(LogWatch(store, version=version), before)
         except DeltaMaintenanceError as error:
-            return error.located(table=table.uri)
+            return error.locate(table=table.uri)
 
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
         return [*zip(tables, pool.map(one, tables, stores), strict=True)]

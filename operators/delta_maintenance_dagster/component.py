@@ -110,12 +110,12 @@ def _path(context: dg.ResolutionContext, path: str) -> Path:
 def _resource(kind: type[dg.ConfigurableResource[Any]], policy_key: str) -> dg.Resolver:
     """Resolves the fields of a resource, or the key of one."""
 
-    def resolved(context: dg.ResolutionContext, given: Any) -> Any:
+    def resolve_field(context: dg.ResolutionContext, given: Any) -> Any:
         value = context.resolve_value(given)
         return kind(**value) if isinstance(value, Mapping) else value
 
     return dg.Resolver(
-        resolved,
+        resolve_field,
         model_field_type=dict[str, Any] | str,
         description=(
             f"Fields of {kind.__name__}, or the key of a resource of the project. A "
@@ -326,7 +326,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             if self._last_state is not None:
                 state_path.write_text(self._last_state)
             raise
-        state_path.write_text(found_tables.dumped())
+        state_path.write_text(found_tables.dump())
 
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None

@@ -42,7 +42,7 @@ class FoundTables:
             problems=tuple(value["problems"]),
         )
 
-    def dumped(self) -> str:
+    def dump(self) -> str:
         """Returns the state as text."""
         return json.dumps(
             {

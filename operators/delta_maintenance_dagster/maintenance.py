@@ -36,7 +36,7 @@ def _required_options() -> str:
     return " ".join(
         f"{record.name} needs options such as `{json.dumps(record.example)}`."
         for record in registry.operations()
-        if record.required
+        if record.must_set
     )
 
 
@@ -190,8 +190,8 @@ def required_keys(
     tables: Sequence[DeltaTable], resources: Resources, settings: StepSettings
 ) -> set[str]:
     """Returns the resource keys that a step on the tables needs."""
-    state = set() if settings.state is None else settings.state.storage.required
-    return state.union(*(resources.of(table).required for table in tables))
+    state = set() if settings.state is None else settings.state.storage.keys
+    return state.union(*(resources.of(table).keys for table in tables))
 
 
 def table_runs(

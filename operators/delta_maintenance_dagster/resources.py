@@ -81,7 +81,7 @@ class Reference(Generic[R]):
     target: R | str
 
     @property
-    def required(self) -> set[str]:
+    def keys(self) -> set[str]:
         """The resource keys that Dagster must provide."""
         return {self.target} if isinstance(self.target, str) else set()
 
@@ -107,7 +107,7 @@ class Reference(Generic[R]):
         assert not isinstance(self.target, str)
         return cast(R, self.target.process_config_and_initialize())
 
-    def named(self, connection: str | None) -> "Reference[R]":
+    def of(self, connection: str | None) -> "Reference[R]":
         """Returns the resource with the name of the policy's connection."""
         if connection is None:
             return self

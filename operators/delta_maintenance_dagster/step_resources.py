@@ -44,7 +44,7 @@ class SharedState:
         from delta_maintenance.policies.entries import acknowledgement_text
 
         try:
-            with self.opened(provided) as store:
+            with self.opening(provided) as store:
                 entry = store.save(assessment, result)
         except DeltaMaintenanceError as error:
             log.warning(f"{assessment.name}: the outcome cannot be stored: {error}")
@@ -52,7 +52,7 @@ class SharedState:
         return acknowledgement_text(entry)
 
     @contextmanager
-    def opened(self, provided: Any) -> Iterator[AssessmentStore]:
+    def opening(self, provided: Any) -> Iterator[AssessmentStore]:
         """Opens the folder for the duration of the block."""
         store = self.open(provided)
         try:
@@ -92,7 +92,7 @@ class Resources:
         if any(table.among is not None for table in tables):
             # Of patterns.
             connections.add(None)
-        other_stores = tuple(storage.named(connection) for connection in connections)
+        other_stores = tuple(storage.of(connection) for connection in connections)
         return cls(storage=storage, spark=spark, tables=tuple(tables), others=other_stores)
 
     def of(self, table: DeltaTable) -> Resources:
@@ -100,12 +100,12 @@ class Resources:
         rules = table.policy.rules
         return replace(
             self,
-            storage=self.storage.named(rules.storage.connection),
-            spark=self.spark.named(rules.spark.connection),
+            storage=self.storage.of(rules.storage.connection),
+            spark=self.spark.of(rules.spark.connection),
         )
 
     @property
-    def required(self) -> set[str]:
+    def keys(self) -> set[str]:
         """The resource keys that Dagster must provide."""
         rules = [
             reader.storage for table in self.tables for reader in table.policy.rules.readers
@@ -114,9 +114,9 @@ class Resources:
             for table in self.tables
             if table.among is not None and table.among.ledger is not None
         ]
-        stores = (self.storage.named(rule.connection) for rule in rules if rule is not None)
-        return self.storage.required.union(
-            self.spark.required, *(store.required for store in (*self.others, *stores))
+        stores = (self.storage.of(rule.connection) for rule in rules if rule is not None)
+        return self.storage.keys.union(
+            self.spark.keys, *(store.keys for store in (*self.others, *stores))
         )
 
     def clones(self, context: Context, name: str, state: SharedState | None) -> PolicyClones:
@@ -135,7 +135,7 @@ class Resources:
         folder = Path(context.instance.storage_directory(), "delta_maintenance", location, name)
 
         def options_at(rule: StorageRule, uri: str) -> Mapping[str, str]:
-            storage = self.storage.named(rule.connection).resolve(provided)
+            storage = self.storage.of(rule.connection).resolve(provided)
             return storage.storage_options(rule, uri=uri)
 
         policies = {id(table.among): table.among for table in self.tables if table.among}

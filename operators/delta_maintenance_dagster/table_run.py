@@ -138,7 +138,7 @@ class TableRun:
 
         return self._on_table(work)
 
-    def approved(self, plans: Sequence[ApprovedPlan]) -> FinishedRun:
+    def run_approved(self, plans: Sequence[ApprovedPlan]) -> FinishedRun:
         """Runs approved plans, each only if it still has the approved effect."""
         from delta_maintenance.policies.on_demand import run_plans
 
@@ -235,7 +235,7 @@ class TableRun:
         try:
             return spark.run_job(spec, rule=rules.spark, context=self.context)
         except InvalidRequestError as error:
-            raise error.located(table=policy_table.uri) from error.__cause__
+            raise error.locate(table=policy_table.uri) from error.__cause__
 
     def _finish(
         self, result: RunResult, last_state: memory.Memory, approved: Sequence[str]
@@ -289,8 +289,8 @@ class TableRun:
         if policy is None or policy.ledger is None:
             return {}
         rule, provided = policy.ledger, self.context.resources
-        storage = self.resources.storage.named(rule.storage.connection)
-        shared = nullcontext() if self.outbox is None else self.outbox.opened(provided)
+        storage = self.resources.storage.of(rule.storage.connection)
+        shared = nullcontext() if self.outbox is None else self.outbox.opening(provided)
         run = self.context.run
         by = run.tags.get(_PERSON) or f"run {run.run_id}"
         origin = Origin(
@@ -395,7 +395,7 @@ def all_of(
                 finished = work(run)
             except BusyError as error:
                 if time.monotonic() >= end:
-                    raise dg.Failure(str(error.located(table=run.table.uri))) from error
+                    raise dg.Failure(str(error.locate(table=run.table.uri))) from error
                 time.sleep(PAUSE_SECONDS)
             else:
                 yield run, finished

@@ -99,7 +99,7 @@ class DeltaTable:
     def location(self) -> dict[str, str]:
         """Metadata that says where the table is, and its name in a catalog."""
         name = self.policy.catalog_name
-        table_name = {} if name is None else {"dagster/table_name": name.dotted}
+        table_name = {} if name is None else {"dagster/table_name": name.pattern_text}
         not_listed = {"delta/not_listed": "as in an earlier refresh"} if self.kept else {}
         return {"dagster/uri": self.uri, **table_name, **not_listed}
 

@@ -307,12 +307,12 @@ class CatalogName:
         return self.parts[-1]
 
     @property
-    def dotted(self) -> str:
+    def pattern_text(self) -> str:
         """The encoded parts without the scheme, as patterns of a policy match them."""
-        return ".".join(encoded(part) for part in self.parts)
+        return ".".join(encode_part(part) for part in self.parts)
 
     def __str__(self) -> str:
-        return f"{self.kind}://{self.dotted}"
+        return f"{self.kind}://{self.pattern_text}"
 
 
 class Access(StrEnum):
@@ -353,7 +353,7 @@ def parts_of(where: str) -> tuple[str, ...]:
     return tuple(unquote(part) for part in where.partition("://")[2].split(".") if part)
 
 
-def encoded(part: str) -> str:
+def encode_part(part: str) -> str:
     """Returns one part of a name as it is written."""
     return _ENCODED.sub(lambda found: quote(found[0], safe=""), part).replace(".", "%2E")
 

@@ -26,7 +26,7 @@ _ENDS = 8192
 """The number of characters at each end of a long problem that are examined."""
 
 
-def shortened(text: str, most: int = MOST_BYTES) -> str:
+def shorten(text: str, most: int = MOST_BYTES) -> str:
     """Returns the text on one line and in at most `most` bytes of UTF-8; the middle may be left
     out.
 
@@ -42,11 +42,11 @@ def shortened(text: str, most: int = MOST_BYTES) -> str:
 
 
 def message_line(text: str, most: int = MOST_BYTES) -> str:
-    """Like `shortened`, without credentials in addresses."""
+    """Like `shorten`, without credentials in addresses."""
     if len(text) > 2 * _ENDS:
         # Redaction takes more than linear time, and only the ends of a long text are shown.
         text = text[:_ENDS] + text[-_ENDS:]
-    return shortened(redact(text), most)
+    return shorten(redact(text), most)
 
 
 class DeltaMaintenanceError(Exception):
@@ -82,7 +82,7 @@ class DeltaMaintenanceError(Exception):
         self.remedy = redact(remedy) if remedy is not None else self.usual_remedy
         super().__init__(self.problem)
 
-    def located(
+    def locate(
         self, *, table: str | None = None, version: int | None = None, file: str | None = None
     ) -> DeltaMaintenanceError:
         """Adds the location of the problem, unless an inner layer has already set it."""
@@ -101,8 +101,8 @@ class DeltaMaintenanceError(Exception):
         line = self._line(self.table, self.catalog_name, self.file, self.remedy)
         if len(line.encode(errors="backslashreplace")) > MOST_BYTES:
             quoted = (self.table, self.catalog_name, self.file, self.remedy)
-            line = self._line(*(text and shortened(text, _MOST_QUOTED) for text in quoted))
-        return shortened(line)
+            line = self._line(*(text and shorten(text, _MOST_QUOTED) for text in quoted))
+        return shorten(line)
 
     def _line(
         self, table: str | None, name: str | None, file: str | None, remedy: str | None

@@ -47,7 +47,7 @@ def test_tags_come_from_the_table_its_schema_and_its_catalog(
     server.owners = {orders.parts: "team-a"}
     before = listed(catalog).tables
     assert [dict(table.tags) for table in before] == [{}, {}]
-    other, found = catalog.described(before, BOTH).tables
+    other, found = catalog.describe(before, BOTH).tables
     values = server.kind == "uc"
 
     def stated(**tags: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def test_only_what_is_asked_for_is_requested(server: CatalogServer, catalog: Cat
     server.add("prod", "sales", "orders")
     tables = listed(catalog).tables
     server.requests.clear()
-    (found,) = catalog.described(tables, frozenset({Aspect.OWNER})).tables
+    (found,) = catalog.describe(tables, frozenset({Aspect.OWNER})).tables
     assert found == tables[0] and not any("tag" in request for request in server.requests)
 
 
@@ -74,7 +74,7 @@ def test_a_table_whose_tags_are_refused_is_a_failure(
     for name in ("a", "secret", "z"):
         server.add("prod", "sales", name)
     server.failing["tags", "prod", "sales", "secret"] = refusal
-    found = catalog.described(listed(catalog).tables, BOTH)
+    found = catalog.describe(listed(catalog).tables, BOTH)
     assert [table.name.table for table in found.tables] == ["a", "z"]
     (failure,) = found.failures
     assert failure.where == f"{server.kind}://prod.sales.secret"
@@ -89,7 +89,7 @@ def test_all_refused_tags_are_failures_and_no_error(
 ) -> None:
     server.add("prod", "sales", "orders")
     server.failing["tags", "prod", "sales", "orders"] = DENIED
-    found = catalog.described(listed(catalog).tables, BOTH)
+    found = catalog.describe(listed(catalog).tables, BOTH)
     assert not found.tables and len(found.failures) == 1
     assert found.requests > 0
 
@@ -105,7 +105,7 @@ def test_a_catalog_that_stops_answering_leaves_no_table_without_a_failure(
         raise Hangup
 
     server.intercept = hang_up
-    found = catalog.described(tables, BOTH)
+    found = catalog.describe(tables, BOTH)
     assert not found.tables
     assert {type(failure.error) for failure in found.failures} == {CatalogUnavailableError}
     assert "uc://prod" in str(found.failures) or "gravitino://prod" in str(found.failures)
@@ -125,7 +125,7 @@ def test_at_most_sixteen_requests_are_in_flight(server: CatalogServer, catalog: 
         return None
 
     server.intercept = together
-    found = catalog.described(tables, frozenset({Aspect.TAGS}))
+    found = catalog.describe(tables, frozenset({Aspect.TAGS}))
     assert len(found.tables) == 3 * AT_ONCE
     assert server.most_in_flight == AT_ONCE
 
@@ -144,14 +144,14 @@ def test_tags_in_another_form_do_not_count_as_absent(
         return Reply(status=200, headers={}, body=json.dumps({field: wrong}).encode())
 
     server.intercept = answer
-    found = catalog.described(tables, frozenset({Aspect.TAGS}))
+    found = catalog.describe(tables, frozenset({Aspect.TAGS}))
     assert not found.tables
     assert "not understood" in str(found.failures[0].error)
 
 
 def test_a_name_with_a_dot_is_a_failure(server: CatalogServer, catalog: Catalog) -> None:
     server.add("prod", "sales", "a.b")
-    found = catalog.described(listed(catalog).tables, BOTH)
+    found = catalog.describe(listed(catalog).tables, BOTH)
     assert not found.tables
     assert "cannot be requested" in str(found.failures[0].error)
 
@@ -174,7 +174,7 @@ def test_the_open_source_server_is_not_asked_for_tags() -> None:
         server.add("prod", "sales", "orders")
         tables = listed(catalog).tables
         before = len(server.requests)
-        assert catalog.described(tables, BOTH).tables == tables
+        assert catalog.describe(tables, BOTH).tables == tables
         assert len(server.requests) == before
 
 
@@ -183,7 +183,7 @@ def test_a_wrong_token_is_one_failure(server: CatalogServer, catalog: Catalog) -
         server.add("prod", "sales", f"t{number}")
     tables = listed(catalog).tables
     server.token = "another"
-    found = catalog.described(tables, BOTH)
+    found = catalog.describe(tables, BOTH)
     assert not found.tables
     assert {type(failure.error) for failure in found.failures} == {CatalogError}
     assert len(found.failures) <= 2
@@ -195,6 +195,6 @@ def test_an_owner_without_a_name_is_a_failure() -> None:
         tables = listed(catalog).tables
         body = json.dumps({"owner": {"type": "user"}}).encode()
         server.intercept = lambda *_: Reply(status=200, headers={}, body=body)
-        found = catalog.described(tables, frozenset({Aspect.OWNER}))
+        found = catalog.describe(tables, frozenset({Aspect.OWNER}))
     assert not found.tables
     assert "the owner of gravitino://prod.sales.orders" in str(found.failures[0].error)

@@ -87,7 +87,7 @@ def test_gravitino_without_authorization_has_no_owners() -> None:
         with open_catalog(server.settings(tags="true")) as catalog:
             tables = listed(catalog).tables
             server.requests.clear()
-            found = catalog.described(tables, frozenset(Aspect))
+            found = catalog.describe(tables, frozenset(Aspect))
         assert (len(found.tables), found.failures) == (40, ())
         assert found.without == {Aspect.OWNER}
         assert {table.owner for table in found.tables} == {None}

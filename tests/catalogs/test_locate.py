@@ -10,7 +10,7 @@ from delta_maintenance.catalogs.catalog import Catalog, CatalogTable
 from delta_maintenance.catalogs.reference import CatalogReference, locate
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, InvalidRequestError
-from delta_maintenance.storage.options import referred
+from delta_maintenance.storage.options import split_reference
 
 
 class _Catalog(Catalog):
@@ -102,7 +102,7 @@ def test_own_credentials_are_used_by_choice() -> None:
     given = {**_GIVEN, "catalog_access": "none"}
     located = locate("uc://main.s.vended", given, access=Access.READ_WRITE, environment={})
     address = Address.parse(located.address)
-    reference, own = referred(address, located.storage_options, {})
+    reference, own = split_reference(address, located.storage_options, {})
     assert reference is not None and not reference.vends
     assert own == {"AWS_REGION": "eu-west-1"}
 

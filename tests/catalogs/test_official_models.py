@@ -57,7 +57,7 @@ def _exercise(server: CatalogServer) -> None:
         (table, *_) = listed(catalog).tables
         server.tags = {name.parts[:1]: {"a": "1", "b": "", "c": "3"}, name.parts: {"d": "4"}}
         server.owners = {name.parts: "team-a"}
-        catalog.described(listed(catalog).tables, frozenset(Aspect))
+        catalog.describe(listed(catalog).tables, frozenset(Aspect))
         catalog.hidden_tags({"d", "none"})
         catalog.resolve(name)
         catalog.credentials(table, Access.READ)

@@ -205,24 +205,24 @@ def test_rejected_credentials_are_replaced_but_not_again_and_again() -> None:
     world.states_end = False
     source = world.source()
     old = source.current(write=False)
-    assert source.rejected(old)
+    assert source.reject(old)
     new = source.current(write=False)
     assert _number(new) == "2"
     # Another thread learns of the same rejection later.
-    assert source.rejected(old)
-    assert not source.rejected(new)
+    assert source.reject(old)
+    assert not source.reject(new)
     assert len(world.asked) == 2
     world.pass_time(seconds=5)
-    assert source.rejected(new)
+    assert source.reject(new)
 
 
 def test_rejected_credentials_that_have_ended_are_replaced_at_once() -> None:
     world = _World(hours=1 / 3600)
     source = world.source()
-    assert source.rejected(source.current(write=False))
+    assert source.reject(source.current(write=False))
     new = source.current(write=False)
     world.pass_time(seconds=2)
-    assert source.rejected(new)
+    assert source.reject(new)
 
 
 def test_credentials_that_have_ended_already_blame_the_clock() -> None:

@@ -26,7 +26,7 @@ def test_a_reader_names_a_resource_of_its_own(tmp_path: Path) -> None:
     resources = Resources.for_all(
         [table], storage=Reference(lake), spark=Reference(DeltaSparkResource())
     ).of(table)
-    assert resources.required == {"team_state"}
+    assert resources.keys == {"team_state"}
     provided = SimpleNamespace(team_state=DeltaStorageResource(options={"AWS_REGION": "state"}))
     # An instance that ends would leave its storage of states to the tests that follow.
     instance = SimpleNamespace(storage_directory=lambda: str(tmp_path))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.ledger.one_operation import recorded
+from delta_maintenance.ledger.one_operation import recording
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.policies.models import RunResult
 from delta_maintenance.storage.memory import MemoryStore
@@ -18,7 +18,7 @@ def test_a_failure_has_the_address_of_the_table_if_it_was_opened(is_open: bool) 
     failure = OSError("gone")
     with (
         pytest.raises(OSError, match="gone") as raised,
-        recorded(find("checkpoint"), delivered.append, name=lambda: NAME, plans=False) as one,
+        recording(find("checkpoint"), delivered.append, name=lambda: NAME, plans=False) as one,
     ):
         if is_open:
             one.measure(store)

@@ -85,12 +85,12 @@ def test_names_are_those_of_airflow_and_prometheus() -> None:
     """And no two metrics have the same."""
     every = (*OF_TABLES, *OF_RUNS)
     for metric in every:
-        assert re.fullmatch(r"delta_maintenance\.[a-z_]{1,60}", metric.dotted)
+        assert re.fullmatch(r"delta_maintenance\.[a-z_]{1,60}", metric.in_otel)
         assert re.fullmatch(r"[a-z_]+", metric.in_prometheus)
         # Suffixes that OpenMetrics and exporters reserve.
         assert not metric.in_prometheus.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
     assert len({metric.in_prometheus for metric in every}) == len(every)
-    assert len({metric.dotted for metric in every}) == len(every)
+    assert len({metric.in_otel for metric in every}) == len(every)
     assert (TABLES.kind, RUNS.kind) == ("gauge", "counter")
 
 

@@ -55,7 +55,7 @@ def test_a_file_that_the_disk_cannot_read_is_no_damaged_file(
 ) -> None:
     build(tmp_path, clock.now(), damaged=False)
     before = sorted(tmp_path.rglob("*"))
-    opened = LocalStore._opened
+    opened = LocalStore._open
 
     def failing(store: LocalStore, path: str) -> tuple[int, int]:
         descriptor, size = opened(store, path)
@@ -65,7 +65,7 @@ def test_a_file_that_the_disk_cannot_read_is_no_damaged_file(
             descriptor = os.open(tmp_path / path, os.O_WRONLY)
         return descriptor, size
 
-    monkeypatch.setattr(LocalStore, "_opened", failing)
+    monkeypatch.setattr(LocalStore, "_open", failing)
     status = main([words[0], str(tmp_path), *words[1:]])
     told = capsys.readouterr().err
     assert status == 1, told

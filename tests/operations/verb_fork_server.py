@@ -164,7 +164,7 @@ def _add_constraint(root: str) -> int:
             table, planned, context=RunContext(engine=lambda *_, **__: CheckedRows())
         )
     except DeltaMaintenanceError as error:
-        print(error.located(table=root), file=sys.stderr)
+        print(error.locate(table=root), file=sys.stderr)
         return error.exit_status
     return 0
 

@@ -171,6 +171,6 @@ def required_options() -> str:
     needed = [
         f"`{record.name}` needs `{json.dumps(record.example)}`"
         for record in operations()
-        if record.required
+        if record.must_set
     ]
     return f"{', '.join(needed)}." if needed else "No operation needs options."

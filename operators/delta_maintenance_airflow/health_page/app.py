@@ -238,7 +238,7 @@ class Pages:
             row=row,
             record=record,
             records=registry.operations(),
-            calm=record is not None and not record.required and record.only_reads(record.options()),
+            calm=record is not None and not record.must_set and record.only_reads(record.options()),
             fields=option_fields(record, by_policy) if record is not None else (),
             tags={"manual": MANUAL_TAG, "short": SHORT_TAG},
         )

@@ -65,7 +65,7 @@ def exported_tables(rows: Iterable[TableRow]) -> ExportedRows:
 
 def _table_cells(row: TableRow) -> tuple[Any, ...]:
     anomaly = anomaly_of(row) if not row.is_pattern else None
-    operations = (row.due, row.waiting, row.will_ask, row.blocked)
+    operations = (row.due, row.waiting, row.will_ask, row.held_back)
     return (
         *(row.name, row.uri, row.owner, row.status),
         None if row.is_pattern else tier_of(row, anomaly),

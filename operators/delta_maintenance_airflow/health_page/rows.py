@@ -181,7 +181,7 @@ class TableRow:
         )
 
     @property
-    def blocked(self) -> tuple[str, ...]:
+    def held_back(self) -> tuple[str, ...]:
         """The operations that wait for a change or for the hours, and snoozed ones."""
         put_off = _put_off(self.entry)
         later = tuple(operation for operation in self._needing_approval if operation in put_off)
@@ -191,7 +191,7 @@ class TableRow:
     def pending_operations(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
         """All these operations, each with its status, and with its plan if one waits."""
         waiting = tuple((item.plan.operation, "needs-approval", item) for item in self.plans)
-        groups = ((self.will_ask, "will-ask"), (self.due, "due"), (self.blocked, "blocked"))
+        groups = ((self.will_ask, "will-ask"), (self.due, "due"), (self.held_back, "blocked"))
         return waiting + tuple(
             (item, status, None) for operations, status in groups for item in operations
         )

@@ -14,7 +14,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance import clock
 from delta_maintenance.address import is_catalog_name
-from delta_maintenance.ledger.one_operation import OneOperation, recorded
+from delta_maintenance.ledger.one_operation import OneOperation, recording
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_airflow.hooks.delta import DeltaHook
@@ -120,19 +120,19 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         plan_only = as_flag(self.plan_only)
-        with self.recorded(context):
+        with self.record_work(context):
             options = self.record.options.from_json(self._given(context))
             return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
 
     @contextmanager
-    def recorded(self, context: Context) -> Iterator[OneOperation]:
+    def record_work(self, context: Context) -> Iterator[OneOperation]:
         """Records the work of the block in the ledger, also if it fails. Raises only errors for
         which a retry can help as they are.
         """
         with retrying_only_what_may_pass():
             ledger = operation_ledger(self.ledger, self.hook, link=link_to(context))
             plans = as_flag(self.plan_only)
-            with recorded(self.record, ledger, name=lambda: self.table_uri, plans=plans) as run:
+            with recording(self.record, ledger, name=lambda: self.table_uri, plans=plans) as run:
                 self._one = run
                 yield run
 
@@ -169,18 +169,18 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
 
     def run(self, options: Any, *, plan_only: bool) -> Any:
         """Returns the Plan, or the Result."""
-        prepared = self.planned(options, plan_only=plan_only)
+        prepared = self.plan_and_log(options, plan_only=plan_only)
         assert prepared is not None, "this process is the only engine"
         return prepared.plan if plan_only else prepared.apply()
 
-    def planned(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
+    def plan_and_log(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
         """Plans, and logs the reason; None if only a job can make the plan."""
-        prepared = self.prepared(options, plan_only=plan_only)
+        prepared = self.prepare(options, plan_only=plan_only)
         if prepared is not None:
             self.log_reason(prepared.plan)
         return prepared
 
-    def prepared(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
+    def prepare(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
         """Opens the table and plans; None if only a job can make the plan."""
         context = core.RunContext(
             started=self._one.started,
@@ -197,7 +197,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         """Returns the address of the report of this try; None without a report."""
         return None
 
-    def reported(self, document: Any) -> str | None:
+    def report_address(self, document: Any) -> str | None:
         """Returns the address of the report, if one was requested."""
         return None
 
@@ -247,7 +247,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         for name in ("options", "report"):
             document_facts.pop(name, None)
         status = "planned" if planned else document_facts.pop("status")
-        report = self.reported(document)
+        report = self.report_address(document)
         totals = {**record.totals(document), **({} if report is None else {"report_uri": report})}
         name = self.catalog_name or document.table
         succeeded = planned or record.outcome_of(status).succeeded
@@ -299,7 +299,7 @@ class DeltaReportingOperator(DeltaMaintenanceOperator):
         """
         self._report = address
 
-    def reported(self, document: Any) -> str | None:
+    def report_address(self, document: Any) -> str | None:
         # Some documents contain the address of the report, or None.
         report: str | None = getattr(document, "report", self._report)
         return report

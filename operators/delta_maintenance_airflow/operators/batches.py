@@ -67,7 +67,7 @@ def row_alone(table: Mapping[str, str], *, seconds: float) -> dict[str, Any]:
     }
 
 
-def batched(
+def divide_into_batches(
     rows: Sequence[Mapping[str, Any]], limits: BatchLimits
 ) -> list[list[Mapping[str, Any]]]:
     """Divides the tables with work, in their order, into batches within the limits.

@@ -113,12 +113,12 @@ class DeltaAssessOperator(BaseOperator):
 
         def assess(table: Mapping[str, str]) -> dict[str, Any]:
             began = time.monotonic()
-            assessment, known, told = _assessed(work, table, store, link)
+            assessment, known, told = _assess_and_save(work, table, store, link)
             level = logging.INFO
             if assessment.status == "failed":
                 level = logging.ERROR if told is None else logging.WARNING
             self.log.log(level, "%s%s", _log_line(assessment), f"; {told}" if told else "")
-            due, waits = _divided(assessment, known)
+            due, waits = _divide(assessment, known)
             expected = expected_work(assessment, known, due)
             seconds = max(expected["seconds"], time.monotonic() - began)
             last_run_at = known.run.ended_at if known is not None and known.run else None
@@ -357,7 +357,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         return facts, None
 
 
-def _assessed(
+def _assess_and_save(
     work: PolicyWork, entry: Mapping[str, str], store: AssessmentStore, link: str
 ) -> tuple[Assessment, AssessmentEntry | None, str | None]:
     """Assesses a table and saves the result. Returns it with the entry that was saved before, and
@@ -372,7 +372,7 @@ def _assessed(
     return assessment, known, told
 
 
-def _divided(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
+def _divide(assessment: Assessment, known: AssessmentEntry | None) -> tuple[list[str], list[str]]:
     """Divides the due operations into those to start or to plan, and those whose plans wait."""
     from delta_maintenance.policies.approval import put_off_operations, still_asked
 

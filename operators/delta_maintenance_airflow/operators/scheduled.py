@@ -10,11 +10,11 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
-from delta_maintenance_airflow.operators.batches import LEFT, BatchLimits, batched
+from delta_maintenance_airflow.operators.batches import LEFT, BatchLimits, divide_into_batches
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store, max_map_length
 from delta_maintenance_airflow.tasks import (
-    flattened,
+    flatten,
     retrying_only_what_may_pass,
     returned_rows,
     returned_values,
@@ -171,7 +171,7 @@ class DeltaSelectWorkOperator(BaseOperator):
             self.log.info("nothing is due on any table")
         if self.batches is None:
             return chosen
-        batches = batched(chosen, self.batches)
+        batches = divide_into_batches(chosen, self.batches)
         self.log.info("%d tables with work in %d tasks", len(chosen), len(batches))
         return batches
 
@@ -229,7 +229,7 @@ class DeltaSummaryOperator(BaseOperator):
             *(row for batch_rows in assessed for row in batch_rows),
         ]
         failures = [row for row in failures if row["problem"]]
-        due_rows = flattened(_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [])
+        due_rows = flatten(_one(ti, self.select_task, BaseXCom.XCOM_RETURN_KEY) or [])
         outcomes = {outcome["name"]: outcome for outcome in returned_rows(ti, self.run_task)}
         failed = [row["name"] for row in (*failures, *outcomes.values()) if row["problem"]]
         lost: dict[str, str] = {}
@@ -241,7 +241,7 @@ class DeltaSummaryOperator(BaseOperator):
         if any(row["name"] not in outcomes for row in due_rows):
             lost[self.run_task] = "tables have left no result; see its failed tasks"
         ti.xcom_push(key=FAILED, value={"tables": failed, "of_run": lost})
-        summary = summarised(
+        summary = summarise(
             due_rows=due_rows,
             outcomes=outcomes,
             failures=failures,
@@ -260,7 +260,7 @@ def _one(ti: Any, task_id: str, key: str) -> Any:
     return ti.xcom_pull(task_ids=task_id, key=key, map_indexes=-1)
 
 
-def summarised(
+def summarise(
     *,
     due_rows: Sequence[Mapping[str, Any]],
     outcomes: Mapping[str, Mapping[str, Any]],

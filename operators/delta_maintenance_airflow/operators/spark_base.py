@@ -77,7 +77,7 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
         if getattr(options, "engine", None) == "spark" and (spark.plans_by_job or not plan_only):
             # Not planned here, because a table for Spark may exceed the memory of the worker.
             return self._run_job(options, plan_only=plan_only, unplanned=True)
-        prepared = self.planned(options, plan_only=plan_only)
+        prepared = self.plan_and_log(options, plan_only=plan_only)
         if prepared is None:
             return self._run_job(options, plan_only=plan_only)
         return prepared.plan if plan_only else prepared.apply()
@@ -100,8 +100,8 @@ class DeltaJobOperator(DeltaMaintenanceOperator):
     def _spark_conn_id(self) -> str:
         return self.spark_conn_id or self.hook.spark_conn_id or "spark_default"
 
-    def prepared(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
-        prepared, record = super().prepared(options, plan_only=plan_only), self.record
+    def prepare(self, options: Any, *, plan_only: bool) -> Prepared[Any, Any] | None:
+        prepared, record = super().prepare(options, plan_only=plan_only), self.record
         if prepared is None or record.spark is None or not record.needs_job(prepared.plan):
             return prepared
         version = prepared.plan.version if record.spark.pins_version else None

@@ -146,15 +146,15 @@ def build_health_step(
     The checks of a table that cannot be read fail, and with them the step at its end, unless the
     failure is acknowledged in `state`.
     """
-    stores = {table.key: storage.named(table.policy.rules.storage.connection) for table in tables}
-    required = set().union(*(store.required for store in stores.values()))
+    stores = {table.key: storage.of(table.policy.rules.storage.connection) for table in tables}
+    required = set().union(*(store.keys for store in stores.values()))
 
     @dg.multi_asset_check(
         name=name,
         specs=[spec for table in tables for spec in check_specs(table.stand_in)],
         description="Compares Delta tables with their policies. Reads the log, and no data.",
         can_subset=True,
-        required_resource_keys=required | (state.storage.required if state is not None else set()),
+        required_resource_keys=required | (state.storage.keys if state is not None else set()),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         # The run may have selected only some of the checks.

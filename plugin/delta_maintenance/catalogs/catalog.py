@@ -56,7 +56,7 @@ class CatalogTable:
     properties: Mapping[str, str] = field(default_factory=dict)
     """Properties of the catalog's entry, which may differ from those in the log."""
     further: frozenset[Aspect] = frozenset()
-    """What the catalog states only on a further request: `Catalog.described`."""
+    """What the catalog states only on a further request: `Catalog.describe`."""
     described: Mapping[Aspect, datetime] = field(default_factory=dict)
     """When each of these was requested, in UTC."""
 
@@ -199,7 +199,7 @@ def catalog_error(
             f"{server} denies access to {where} ({failure})",
             remedy=remedy or f"{check}grant {needs}",
         )
-    if failure.unanswered or status is None:
+    if failure.is_unsure or status is None:
         answers = "does not answer" if status is None else "cannot answer at present"
         return CatalogUnavailableError(
             f"{server} {answers}, for {where} ({failure})", remedy=remedy
@@ -222,7 +222,7 @@ class Catalog(ABC):
 
     kind: ClassVar[CatalogKind]
     describes_all: bool = False
-    """Whether the settings ask for `described`, whatever conditions need it."""
+    """Whether the settings ask for `describe`, whatever conditions need it."""
 
     @abstractmethod
     def list(
@@ -244,7 +244,7 @@ class Catalog(ABC):
     def resolve(self, name: CatalogName) -> CatalogTable:
         """Returns one Delta table. `CatalogError` if it does not exist or is no Delta table."""
 
-    def described(
+    def describe(
         self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]
     ) -> CatalogListing:
         """Returns tables with the owner or the tags that are `further` and among `aspects`.
@@ -255,7 +255,7 @@ class Catalog(ABC):
         return CatalogListing(tables=tuple(tables))
 
     def hidden_tags(self, names: AbstractSet[str]) -> frozenset[str]:
-        """Returns which of these tags `described` leaves out, because the caller may not see them.
+        """Returns which of these tags `describe` leaves out, because the caller may not see them.
 
         A tag that does not exist can be among them.
         """

@@ -110,7 +110,7 @@ def credentials_for(
     file_address = address if isinstance(address, Address) else Address.parse(address)
     best, length = None, -1
     for candidate in credentials:
-        prefix = _parsed(candidate.prefix)
+        prefix = _parse(candidate.prefix)
         if prefix is not None and _contains(prefix, file_address) and len(prefix.path) > length:
             best, length = candidate, len(prefix.path)
     return best
@@ -118,7 +118,7 @@ def credentials_for(
 
 # Asked before each request to a store.
 @lru_cache(maxsize=4096)
-def _parsed(prefix: str) -> Address | None:
+def _parse(prefix: str) -> Address | None:
     with suppress(InvalidRequestError):
         return Address.parse(prefix)
     return None
@@ -265,11 +265,11 @@ class CredentialSource:
             assert usable is not None
             return usable
         try:
-            return self._renewed(address, write=write)
+            return self._renew(address, write=write)
         finally:
             self._lock.release()
 
-    def rejected(self, credentials: VendedCredentials) -> bool:
+    def reject(self, credentials: VendedCredentials) -> bool:
         """Says that the store rejected credentials. Returns whether to try again with newer ones.
 
         They may have ended before their time, or the catalog does not state it.
@@ -284,7 +284,7 @@ class CredentialSource:
             self._held, self._rejected_at = (), now
             return True
 
-    def _renewed(self, address: Address, *, write: bool) -> VendedCredentials:
+    def _renew(self, address: Address, *, write: bool) -> VendedCredentials:
         usable = self._usable(address, write=write)
         if usable is not None and not self._is_due(usable):
             return usable
@@ -299,9 +299,9 @@ class CredentialSource:
             # Not renewed: these are the first ones for writing.
             held = None
         try:
-            credentials = self._requested(Access.READ_WRITE if write else Access.READ, address)
+            credentials = self._request(Access.READ_WRITE if write else Access.READ, address)
         except DeltaMaintenanceError as error:
-            self._failure = error = self._located(error, held)
+            self._failure = error = self._describe_failure(error, held)
             self._failed_at = self._now()
             if usable is None:
                 raise error from None
@@ -310,7 +310,7 @@ class CredentialSource:
         self._failure, self._writes = None, write
         return credentials
 
-    def _requested(self, access: Access, address: Address) -> VendedCredentials:
+    def _request(self, access: Access, address: Address) -> VendedCredentials:
         name, catalog = self._reference.name, self._catalog()
         if self._table is None:
             self._table = catalog.resolve(name)
@@ -361,11 +361,11 @@ class CredentialSource:
         margin = min(_MARGIN, (held.expires_at - self._held_since) / 4)
         return self._now() >= held.expires_at - margin
 
-    def _located(
+    def _describe_failure(
         self, error: DeltaMaintenanceError, held: VendedCredentials | None
     ) -> DeltaMaintenanceError:
         if held is None or held.expires_at is None:
-            return error.located(table=str(self._reference.name))
+            return error.locate(table=str(self._reference.name))
         kind = CatalogUnavailableError if error.retryable else CatalogError
         return kind(
             f"the credentials that end at {held.expires_at:%Y-%m-%dT%H:%M:%SZ} cannot be renewed: "

@@ -72,10 +72,10 @@ class GlueFailure(RequestFailure):
         return self.code == "EntityNotFoundException"
 
     @property
-    def unanswered(self) -> bool:
+    def is_unsure(self) -> bool:
         # AWS states all of these as requests that are wrong.
         passes = any(mark in self.code for mark in ("Throttl", "Timeout", "Retryable"))
-        return not self.missing and (passes or super().unanswered)
+        return not self.missing and (passes or super().is_unsure)
 
 
 class GlueClient:
@@ -212,7 +212,7 @@ class GlueCatalog(Catalog):
             error = self._error(failure, (), "glue:GetDatabases")
             if not databases:
                 raise error from None
-            listing.failed(self._parts(), error)
+            listing.add_failure(self._parts(), error)
         with ThreadPoolExecutor(_PARALLEL) as pool:
             for listing_of_database in pool.map(
                 lambda name: self._tables_of(name, includes), databases
@@ -254,7 +254,7 @@ class GlueCatalog(Catalog):
         except GlueFailure as failure:
             database_parts = self._parts(database)
             error = self._error(failure, database_parts, "glue:GetTables")
-            listing.failed(database_parts, error)
+            listing.add_failure(database_parts, error)
         return listing
 
     def _pages(self, method: str, **parameters: Any) -> Iterator[dict[str, Any]]:

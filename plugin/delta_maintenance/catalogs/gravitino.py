@@ -31,9 +31,9 @@ from delta_maintenance.catalogs.http.gathering import (
     Gathering,
     delta_table,
     further_aspects,
-    stated,
     text,
     texts,
+    texts_of,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, InvalidRequestError
@@ -142,7 +142,7 @@ class GravitinoCatalog(Catalog):
             raise CatalogError(f"{name} is no Delta table in its catalog")
         return self._table(name, table)
 
-    def described(
+    def describe(
         self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]
     ) -> CatalogListing:
         """Requests owners, and tags with those of the schema and of the catalog: one request per
@@ -174,14 +174,14 @@ class GravitinoCatalog(Catalog):
         answer = self.client.get(f"{self._metalake}/owners/table/{_full_name(name)}")
         if answer.get("owner") is None:
             return None
-        (owner,) = stated({"owners": [answer["owner"]]}, "owners", "name", f"the owner of {name}")
+        (owner,) = texts_of({"owners": [answer["owner"]]}, "owners", "name", f"the owner of {name}")
         return owner["name"]
 
     def _tags(self, name: CatalogName) -> Mapping[str, str]:
         path = f"{self._metalake}/objects/table/{_full_name(name)}/tags"
         answer = self.client.get(path, {"details": "true"})
         # A tag has no value; those of the schema and the catalog are in the list.
-        return {tag["name"]: "" for tag in stated(answer, "tags", "name", f"the tags of {name}")}
+        return {tag["name"]: "" for tag in texts_of(answer, "tags", "name", f"the tags of {name}")}
 
     def hidden_tags(self, names: AbstractSet[str]) -> frozenset[str]:
         """Requests each tag. Without the right APPLY_TAG, lists omit it without a word."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from delta_maintenance.address import Address, CatalogKind, CatalogName, encoded
+from delta_maintenance.address import Address, CatalogKind, CatalogName, encode_part
 from delta_maintenance.catalogs.catalog import (
     CatalogFailure,
     CatalogListing,
@@ -90,9 +90,9 @@ class EntryListing:
         try:
             self._tables.append(entry.delta_table())
         except CatalogError as error:
-            self.failed(entry.parts, error)
+            self.add_failure(entry.parts, error)
 
-    def failed(self, name_parts: tuple[str, ...], error: CatalogError) -> None:
+    def add_failure(self, name_parts: tuple[str, ...], error: CatalogError) -> None:
         """Adds a failure of the catalog, a namespace or a table."""
         self._failures.append(CatalogFailure(where=where_of(self._kind, name_parts), error=error))
 
@@ -129,7 +129,7 @@ def three_parts(name: CatalogName, catalog: str | None) -> tuple[str | None, str
 
 def where_of(kind: CatalogKind, name_parts: tuple[str, ...]) -> str:
     """Returns the name of a part of a catalog, with the scheme."""
-    return f"{kind}://{'.'.join(map(encoded, name_parts))}"
+    return f"{kind}://{'.'.join(map(encode_part, name_parts))}"
 
 
 def is_view(table_type: str) -> bool:

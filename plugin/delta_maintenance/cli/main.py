@@ -113,9 +113,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
             options = dict(arguments.storage_options)
             error.remedy = remedy_near(arguments.table, options) or error.remedy
-        return _report_failure(error, str(error.located(table=arguments.table)), arguments)
+        return _report_failure(error, str(error.locate(table=arguments.table)), arguments)
     except DeltaMaintenanceError as error:
-        return _report_failure(error, str(error.located(table=arguments.table)), arguments)
+        return _report_failure(error, str(error.locate(table=arguments.table)), arguments)
     except KeyboardInterrupt:
         say("interrupted")
         return _INTERRUPTED

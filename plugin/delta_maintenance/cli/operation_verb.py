@@ -28,7 +28,7 @@ from delta_maintenance.cli.arguments import (
 from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recorded
+from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.given_options import parse_duration
@@ -98,7 +98,7 @@ def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
         options=lambda _: dict(arguments.storage_options),
         warn=warn,
     )
-    with recorded(
+    with recording(
         record,
         deliver,
         name=lambda: arguments.catalog_name or arguments.table,
@@ -112,7 +112,7 @@ def _run(verb: _Verb) -> None:
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
     if spark is not None and not dry_run and _asks_for_spark(options) and spark.skips_plan(options):
-        verb.conclude(verb.submitted(options))
+        verb.conclude(verb.submit(options))
         return
     table = open_table(arguments)
     verb.row.measure(table.store)
@@ -135,11 +135,11 @@ def _run(verb: _Verb) -> None:
         if prepared is not None and in_process and not dry_run:
             result = prepared.apply()
     if prepared is None:
-        verb.conclude(verb.submitted(options))
+        verb.conclude(verb.submit(options))
     elif dry_run:
         verb.conclude(prepared.plan, prepared.listing)
     else:
-        verb.conclude(result if in_process else verb.submitted(options, prepared.plan))
+        verb.conclude(result if in_process else verb.submit(options, prepared.plan))
 
 
 def _access(record: AnyOperation, arguments: argparse.Namespace) -> Access:
@@ -157,7 +157,7 @@ class _Verb:
         self.arguments = arguments
         self.row = row
 
-    def submitted(self, options: Any, plan: Any = None) -> Any:
+    def submit(self, options: Any, plan: Any = None) -> Any:
         """Returns the Result of a Spark job, or its Plan for a dry run. The job plans again."""
         from delta_maintenance.submission.job_report import split_task_seconds
 
@@ -186,7 +186,7 @@ class _Verb:
             dry_run = arguments.dry_run
             facts = (record.plan_facts if dry_run else record.result_facts)(document)
             facts = facts if name is None else {"catalog name": name, **facts}
-            freed = self.row.freed
+            freed = self.row.find_freed
             if freed is not None:
                 from delta_maintenance.operations.core.freed import freed_text
 

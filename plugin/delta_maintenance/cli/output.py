@@ -19,7 +19,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import message_line
 from delta_maintenance.operations.core.documents import (
     cell_text,
-    divided,
+    divide_facts,
     drawn_table,
     fields_text,
     named_parts,
@@ -82,7 +82,7 @@ def print_fields(title: str, fields: Mapping[str, object]) -> None:
 
 def print_facts(title: str, facts: Facts) -> None:
     """Prints facts about a Plan or a Result, for people; grids come last."""
-    fields, grids = divided(facts)
+    fields, grids = divide_facts(facts)
     print_fields(title, fields)
     for grid in grids:
         print_table(grid.columns, grid.rows)

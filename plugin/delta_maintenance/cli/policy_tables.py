@@ -164,7 +164,7 @@ class PolicyTables:
         warn(self._recorder.record(result, origin))
 
     @contextmanager
-    def opened(self, table: PolicyTable) -> Iterator[Table]:
+    def open(self, table: PolicyTable) -> Iterator[Table]:
         """Opens the table for the duration of the block. Reads nothing yet."""
         from delta_maintenance.policies.discovery import open_policy_table
 
@@ -178,16 +178,16 @@ class PolicyTables:
         """Assesses the tables, and stores the results; then what could not be listed."""
         from delta_maintenance.policies.lanes import work_side_by_side
 
-        return [*work_side_by_side(self._assessed, self.tables), *self.unlisted]
+        return [*work_side_by_side(self._assess, self.tables), *self.unlisted]
 
-    def _assessed(self, table: PolicyTable) -> Assessment:
+    def _assess(self, table: PolicyTable) -> Assessment:
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.assess import assess_table, failed_assessment
 
         now = clock.now()
         try:
             entry = self._entry_of(table.uri, table.name)
-            with self.opened(table) as opened:
+            with self.open(table) as opened:
                 assessment = assess_table(
                     opened,
                     table,

@@ -191,7 +191,7 @@ def _writers(tables: PolicyTables, table: PolicyTable) -> Sequence[str]:
     if not table.uri.startswith("s3"):
         return ()
     try:
-        with tables.opened(table) as opened:
+        with tables.open(table) as opened:
             commits = opened.history(limit=_COMMITS)
     except DeltaMaintenanceError:
         # The assessment of the table has the same problem.

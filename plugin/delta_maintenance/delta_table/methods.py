@@ -18,7 +18,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.ledger.one_operation import delivering_to, recorded
+from delta_maintenance.ledger.one_operation import delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.given_options import parse_duration
@@ -165,7 +165,7 @@ def _run(
         warn=_warn,
     )
     deliver = delivering_to(parts.ledger, done_by="python", options=options_at, warn=_warn)
-    with recorded(record, deliver, name=lambda: parts.name, plans=plan_only) as operation_run:
+    with recording(record, deliver, name=lambda: parts.name, plans=plan_only) as operation_run:
         operation_run.measure(table.store)
         time = None
         if deliver is not None and context.engine is not None:
@@ -183,7 +183,7 @@ def _run(
                 operation_run.document = prepared.apply()
             return operation_run.document
         except DeltaMaintenanceError as error:
-            raise error.located(table=table.uri) from error.__cause__
+            raise error.locate(table=table.uri) from error.__cause__
         finally:
             if time is not None and (seconds := time.seconds):
                 operation_run.worked_on_spark(seconds)

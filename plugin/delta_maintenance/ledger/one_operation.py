@@ -55,7 +55,7 @@ class OneOperation:
         self._task_seconds = task_seconds
 
     @cached_property
-    def freed(self) -> Freed | None:
+    def find_freed(self) -> Freed | None:
         """What becomes of the files that the operation deleted; None if it deleted none, or if a
         job did. The store is asked once.
         """
@@ -94,12 +94,12 @@ class OneOperation:
             status="failed" if failure is not None else "done",
             started_at=self.started,
             ended_at=ended,
-            outcomes=(replace(outcome, freed=self.freed),),
+            outcomes=(replace(outcome, freed=self.find_freed),),
         )
 
 
 @contextmanager
-def recorded(
+def recording(
     record: AnyOperation,
     deliver: Callable[[RunResult], None] | None,
     *,

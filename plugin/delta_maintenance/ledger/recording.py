@@ -185,7 +185,7 @@ class Recorder:
             except FileNotFoundError:
                 continue  # Another process has delivered it.
             except DeltaMaintenanceError as error:
-                yield _warning(error.located(file=status.path), kept=True)
+                yield _warning(error.locate(file=status.path), kept=True)
                 continue
             try:
                 if delivery.since_version is None:

@@ -29,7 +29,7 @@ class Metric:
     labels: tuple[str, ...] = ()
 
     @property
-    def dotted(self) -> str:
+    def in_otel(self) -> str:
         """The name in Airflow and OpenTelemetry."""
         return f"{PREFIX}.{self.name}"
 

@@ -90,7 +90,7 @@ def _instruments() -> Mapping[str, Callable[[float, dict[str, Any]], None]]:
     meter = get_meter(PREFIX, __version__)
     instruments: dict[str, Callable[[float, dict[str, Any]], None]] = {}
     for metric in OF_RUNS:
-        name, unit = metric.dotted, _UNITS[metric.unit]
+        name, unit = metric.in_otel, _UNITS[metric.unit]
         if metric.kind == "histogram":
             instruments[metric.name] = meter.create_histogram(name, unit, metric.help).record
         else:

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
     LastRun,
-    blocked,
+    block,
     text,
 )
 from delta_maintenance.operations.core.facts import size_text
@@ -144,7 +144,7 @@ def failed_assessment(
         tags=table.tags,
         assessed_at=now,
         status="failed",
-        problem=str(error.located(table=table.uri)),
+        problem=str(error.locate(table=table.uri)),
         exit_status=error.exit_status,
         retryable=error.retryable,
     )
@@ -290,7 +290,7 @@ def _assess_operation(
         assessed = due(context)
     except DeltaMaintenanceError as error:
         # The plan would be refused, and only a change of the table or of its policy helps.
-        return blocked(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
+        return block(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
     if assessed is None or assessed.status != "due":
         return assessed
     assessed = replace(assessed, needs_approval=record.name in rules.approval)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from delta_maintenance import clock
-from delta_maintenance.address import CatalogName, encoded, is_in, parts_of
+from delta_maintenance.address import CatalogName, encode_part, is_in, parts_of
 from delta_maintenance.catalogs.catalog import (
     Aspect,
     Catalog,
@@ -182,7 +182,7 @@ class CatalogSearch:
         """Returns one table, or None if no entry of the policy asks for it.
 
         A remembered table costs no request, unless conditions need its tags and those that are
-        remembered are old. Raises the errors of `Catalog.resolve` and of `Catalog.described`.
+        remembered are old. Raises the errors of `Catalog.resolve` and of `Catalog.describe`.
         """
         catalog_table, now = self._remembered.by_name.get(name), clock.now()
         if catalog_table is None or self._lacks(catalog_table, now, always=False):
@@ -308,7 +308,7 @@ class CatalogSearch:
         In silence, the rules of a misspelt entry would apply to no table.
         """
         names = {
-            ".".join(map(encoded, self._rule.below(self._key, table.name.parts) or ()))
+            ".".join(map(encode_part, self._rule.below(self._key, table.name.parts) or ()))
             for table in tables
         }
         catalog = self._rule.server_catalog(self._key)
@@ -316,7 +316,7 @@ class CatalogSearch:
             below = NamePattern(entry.catalog or "").below
             if not entry.is_one or below in names:
                 continue
-            dotted = below if catalog is None else f"{encoded(catalog)}.{below}"
+            dotted = below if catalog is None else f"{encode_part(catalog)}.{below}"
             name = f"{self._rule.catalog_kind}://{dotted}"
             if not any(f"{name}.".startswith(f"{where}.") for where in failed):
                 error = AbsentTableError(f"the catalog has no Delta table {name}")
@@ -339,7 +339,7 @@ class CatalogSearch:
             hidden = catalog.hidden_tags({tag for where in wheres if where for tag in where.tags})
         undecided: dict[CatalogName, set[str]] = {}
         for aspects, tables_of_aspects in lacking.items():
-            listing = catalog.described(tables_of_aspects, aspects)
+            listing = catalog.describe(tables_of_aspects, aspects)
             without |= listing.without
             at = dict.fromkeys(aspects - without, now)
             for table in listing.tables:

@@ -281,7 +281,7 @@ class PolicyClones:
             wait_for(look.job, patience=_PATIENCE if is_waited_for(look) else _BRIEFLY)
         late = {}
         for uri, look in self._looks.items():
-            references = look.known.or_failed(_LATE, look.folders.sorted(), now=now)
+            references = look.known.or_failed(_LATE, look.folders.sorted_folders(), now=now)
             # A store that did not answer for so long is not only slow.
             late[uri] = replace(references, is_slow=references.is_slow and not is_waited_for(look))
         references_by_uri = {**remembered, **late, **self._ended_looks()}
@@ -365,7 +365,7 @@ class PolicyClones:
                 return references_in_readable_files(
                     opened, last_references, problem, now=now, folders=folders
                 )
-            return last_references.or_failed(problem, folders.sorted(), now=now)
+            return last_references.or_failed(problem, folders.sorted_folders(), now=now)
 
     def _was_listed(self, pattern: str) -> bool:
         """Whether an earlier run could list a pattern, or a part of a catalog."""

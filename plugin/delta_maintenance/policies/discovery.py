@@ -409,7 +409,7 @@ class _Search:
             rule = self._policy.table_of(self._entry, self.root).rules.storage
             return self._tables(storage_options(rule, self.root))
         except Exception as error:
-            return failure_of(error, where=self.pattern).located(table=self.root)
+            return failure_of(error, where=self.pattern).locate(table=self.root)
 
     def _tables(self, storage_options: Mapping[str, str]) -> list[str]:
         store = open_store(self.root, storage_options)

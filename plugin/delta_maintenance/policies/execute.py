@@ -172,7 +172,7 @@ def failure_outcome(
     return replace(
         blank,
         status="failed",
-        reason=str(failure.located(table=context.table.uri)),
+        reason=str(failure.locate(table=context.table.uri)),
         exit_status=failure.exit_status,
         retryable=failure.retryable,
     )

@@ -51,7 +51,7 @@ class RequestFailure(Exception):
         return self.status == 412
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Whether the object is not the one that the request refers to."""
         return self.status == 412
 
@@ -68,7 +68,7 @@ class RequestFailure(Exception):
         return self.status == 409
 
     @property
-    def unsupported(self) -> bool:
+    def is_unsupported(self) -> bool:
         """Whether the store, or the installed client, does not support this kind of request."""
         return self.status == 501
 
@@ -83,7 +83,7 @@ class RequestFailure(Exception):
         return False
 
     @property
-    def archived(self) -> bool:
+    def is_archived(self) -> bool:
         """Whether the object must be retrieved from an archive before it can be read."""
         return False
 
@@ -93,9 +93,9 @@ class RequestFailure(Exception):
         return None
 
     @property
-    def unanswered(self) -> bool:
+    def is_unsure(self) -> bool:
         """Whether the effect of the request is unknown; it may be sent again."""
-        if self.access or self.unsupported:
+        if self.access or self.is_unsupported:
             return False
         return self.status is None or self.status >= 500 or self.status in (408, 429)
 
@@ -119,7 +119,7 @@ def patiently(
             return attempt()
         except RequestFailure as failure:
             is_late = made >= attempts and elapsed() - started > PATIENCE
-            if is_late or not (failure.unanswered or failure.conflict):
+            if is_late or not (failure.is_unsure or failure.conflict):
                 raise
         sleep(pause)
     return attempt()
@@ -136,7 +136,7 @@ def storage_error(
     failure: RequestFailure, *, permission: str, file: str | None = None
 ) -> StorageError:
     """Converts a failure to the error for users. `permission` names what the request needs."""
-    if failure.archived:
+    if failure.is_archived:
         return StorageAccessError(
             f"the file is archived, and {failure.service} does not let it be read ({failure})",
             file=file,
@@ -155,14 +155,14 @@ def storage_error(
             file=file,
             remedy=failure.remedy or f"check credentials and address, and grant {permission}",
         )
-    if failure.unsupported:
+    if failure.is_unsupported:
         return StorageAccessError(
             f"{failure.service} cannot do this ({failure})",
             file=file,
             remedy=failure.remedy
             or "open the table at another address of its files; running again does not help",
         )
-    passes = failure.unanswered or failure.conflict or failure.changed
+    passes = failure.is_unsure or failure.conflict or failure.is_changed
     return (FullStoreError if failure.full else StorageError)(
         f"{failure.service} failed ({failure})",
         file=file,

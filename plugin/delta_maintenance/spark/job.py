@@ -30,7 +30,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recorded
+from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance.operations.core.operation import load
@@ -113,7 +113,7 @@ def report_of(spec: JobSpec, spark: SparkSession) -> JobReport:
         warn=_warn,
     )
     name = spec.catalog_name or str(at.absolute())
-    with recorded(record, deliver, name=lambda: name, plans=spec.plan_only) as row:
+    with recording(record, deliver, name=lambda: name, plans=spec.plan_only) as row:
         try:
             require_spark(pyspark.__version__, origin="the package pyspark of the driver")
             if is_connected(spark):

@@ -92,11 +92,11 @@ def executor_options(
             remedy="copy it to a store that they reach, or use the local engine where there is one",
         )
     # Imported here, because a driver of local tables does not need the object store modules.
-    from delta_maintenance.storage.options import parse_options, referred
+    from delta_maintenance.storage.options import parse_options, split_reference
     from delta_maintenance.storage.s3.client import S3Options
 
     # Executors renew vended credentials themselves, with the credentials of the catalog.
-    reference, executor_storage = referred(address, storage_options, environment)
+    reference, executor_storage = split_reference(address, storage_options, environment)
     refers = _name_of(address) if reference is None else reference.options()
     vends = reference is not None and reference.vends
     options = parse_options(address, executor_storage, None if vends else environment)

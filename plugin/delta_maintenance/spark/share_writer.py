@@ -93,7 +93,7 @@ class ShareWriting:
         try:
             for is_notice, rows in groupby(share, key=lambda row: row.is_notice):
                 if is_notice:
-                    spec = replace(spec, layout=_heed(rows, spec.layout))
+                    spec = replace(spec, layout=_take_notices(rows, spec.layout))
                 else:
                     files = kept(
                         self._standing(rows),
@@ -184,7 +184,7 @@ def gravest(errors: Iterable[DeltaMaintenanceError]) -> DeltaMaintenanceError:
     return min(errors, key=lambda error: (isinstance(error, UnusableCheckpointError), str(error)))
 
 
-def _heed(rows: Iterator[ShareRow], layout: FileActionLayout) -> FileActionLayout:
+def _take_notices(rows: Iterator[ShareRow], layout: FileActionLayout) -> FileActionLayout:
     """Returns the layout, widened by the fields that reading tasks found. Raises their errors.
 
     A share that lacks a part of the log writes nothing.

@@ -22,7 +22,7 @@ from delta_maintenance.operations.vacuum.candidates import (
     Sum,
     Tally,
     combined_digest,
-    emptied,
+    emptied_directories,
 )
 from delta_maintenance.operations.vacuum.deletion import Deletion, Watch
 from delta_maintenance.operations.vacuum.engine import Found, Request
@@ -140,7 +140,7 @@ class SparkVacuum(SparkEngine):
             held=held_back,
             archived=archived,
             listed=sum(tally.listed for tally in tallies),
-            directories=emptied(old_directories, held),
+            directories=emptied_directories(old_directories, held),
             live_files=sum(share.live_files for share in references),
             live_bytes=sum(share.live_bytes for share in references),
             ageless_tombstones=sum(share.ageless_tombstones for share in references),

@@ -16,7 +16,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.options import options_over, parse_options, referred
+from delta_maintenance.storage.options import options_over, parse_options, split_reference
 
 if TYPE_CHECKING:
     from delta_maintenance.catalogs.reference import CatalogReference
@@ -39,11 +39,11 @@ def open_store(
     that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    reference, store_options = referred(address, storage_options, os.environ)
+    reference, store_options = split_reference(address, storage_options, os.environ)
     client = None
     if clients is not None:
         client = clients.of(address, storage_options)
-    elif (vended := _vended(address, store_options, reference)) is not None:
+    elif (vended := _vended_options(address, store_options, reference)) is not None:
         client = _new_client(
             address, parse_options(address, store_options, os.environ), vended=vended
         )
@@ -87,8 +87,8 @@ def expect_access(
     `CatalogError` if the catalog denies them, and `RefusedError` if the options only permit to
     read.
     """
-    reference, store_options = referred(root, storage_options, os.environ)
-    vended = _vended(root, store_options, reference)
+    reference, store_options = split_reference(root, storage_options, os.environ)
+    vended = _vended_options(root, store_options, reference)
     if vended is not None:
         vended.expect(access, root.join(below).path)
 
@@ -111,14 +111,14 @@ class SharedClients:
 
         `InvalidRequestError` for options that the store does not have.
         """
-        reference, store_options = referred(address, storage_options, os.environ)
+        reference, store_options = split_reference(address, storage_options, os.environ)
         options = parse_options(address, store_options, os.environ)
         if options is None:
             return None
         # A client of Google or Azure is bound to its bucket or container.
         bound = address.kind in (StoreKind.GCS, StoreKind.AZURE)
         authority = address.authority.partition("@")[0] if bound else ""
-        vended = _vended(address, store_options, reference)
+        vended = _vended_options(address, store_options, reference)
         # Vended credentials are those of one table.
         key = (options, authority, (reference, address) if vended is not None else None)
         with self._lock:
@@ -163,7 +163,7 @@ def _new_client(
             return open_client(options, pauses=pauses)
 
 
-def _vended(
+def _vended_options(
     address: Address, store_options: Mapping[str, str], reference: CatalogReference | None
 ) -> VendedOptions[Any] | None:
     """Returns the options of a store that takes its credentials from a catalog; else None."""
@@ -172,14 +172,14 @@ def _vended(
     # Imported here because most tables belong to no catalog.
     from delta_maintenance.storage.core.vended import VendedOptions
 
-    def merged(vended: Mapping[str, str]) -> Any:
+    def merge(vended: Mapping[str, str]) -> Any:
         return parse_options(address, options_over(vended, store_options), os.environ)
 
     match address.kind:
         case StoreKind.S3 | StoreKind.GCS | StoreKind.AZURE:
             options: Any = parse_options(address, store_options)
             # What a user gives takes precedence.
-            return None if options.has_credentials else VendedOptions.of(reference, address, merged)
+            return None if options.has_credentials else VendedOptions.of(reference, address, merge)
         case _:
             return None
 

@@ -25,7 +25,7 @@ from delta_maintenance.redaction import LINK
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.core.base import ReadOnlyStore
 from delta_maintenance.storage.core.directory_store import DirectoryStore, Entry, FileTree
-from delta_maintenance.storage.core.option_values import redacted
+from delta_maintenance.storage.core.option_values import hide_secrets
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.storage.core.streams import StreamingPool
 
@@ -109,7 +109,7 @@ def modified_ms(info: Mapping[str, Any]) -> int | None:
 
 def _millis(value: Any) -> int | None:
     if isinstance(value, str):
-        value = _parsed(value)
+        value = _parse_time(value)
     if isinstance(value, tuple | list) and len(value) >= 6:
         # Archives store no time zone.
         year, month, day, hour, minute, second = (int(number) for number in value[:6])
@@ -122,7 +122,7 @@ def _millis(value: Any) -> int | None:
     return None
 
 
-def _parsed(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     for parse in (_compact, datetime.fromisoformat, parsedate_to_datetime):
         try:
             return parse(text)
@@ -160,7 +160,7 @@ class FsspecFailure(RequestFailure):
     access_codes = frozenset(("PermissionError", "AuthenticationException", "NoCredentialsError"))
 
     @property
-    def unsupported(self) -> bool:
+    def is_unsupported(self) -> bool:
         return self.status == 501
 
 
@@ -221,7 +221,7 @@ class FsspecTree(FileTree):
             )
         except ValueError as cause:
             if "Protocol not known" not in str(cause):
-                error = _unopened(cause, secrets)
+                error = _not_opened(cause, secrets)
             else:
                 error = InvalidRequestError(
                     f"no store supports addresses that begin with {address.scheme}:",
@@ -229,7 +229,7 @@ class FsspecTree(FileTree):
                     "fsspec, and ./ before a path that contains a colon",
                 )
         except TypeError as cause:
-            error = _unopened(cause, secrets)
+            error = _not_opened(cause, secrets)
         except Exception as cause:
             # Backends raise errors of their own libraries, with no common class.
             passing = isinstance(cause, OSError) and not isinstance(
@@ -276,11 +276,11 @@ class FsspecTree(FileTree):
         if span is None:
             if self._is_web and self.entry(path).kind != "file":
                 raise FsspecFailure(status=404, code="IsADirectoryError", detail="")
-            return self._content(path, lambda: self._system.cat_file(name, **self._uncached))
+            return self._content(path, lambda: self._system.cat_file(name, **self._without_cache))
         offset, count = span
         if not count:
             return b""
-        arguments = {"start": offset, "end": offset + count, **self._uncached}
+        arguments = {"start": offset, "end": offset + count, **self._without_cache}
         data = self._content(path, lambda: self._system.cat_file(name, **arguments))
         # An HTTP server may ignore the range and send the whole file.
         return data[offset : offset + count] if len(data) > count else data
@@ -291,7 +291,7 @@ class FsspecTree(FileTree):
         self._system = None
 
     @property
-    def _uncached(self) -> dict[str, Any]:
+    def _without_cache(self) -> dict[str, Any]:
         """Returns arguments that turn off read-ahead."""
         return {} if getattr(self._system, "async_impl", False) else {"cache_type": "none"}
 
@@ -436,7 +436,7 @@ def _failure_of(error: Exception, secrets: Sequence[str]) -> FsspecFailure:
     return FsspecFailure(status=status, code=code, detail=_text(cause or error, secrets))
 
 
-def _unopened(cause: Exception, secrets: Sequence[str]) -> InvalidRequestError:
+def _not_opened(cause: Exception, secrets: Sequence[str]) -> InvalidRequestError:
     return InvalidRequestError(
         "the file system does not accept the address or the options "
         f"({_error_text(cause, secrets)})",
@@ -451,7 +451,7 @@ def _error_text(error: BaseException, secrets: Sequence[str]) -> str:
 
 def _text(error: BaseException, secrets: Sequence[str]) -> str:
     lines = str(error).strip().splitlines()
-    return redacted(lines[0], secrets)[:200] if lines else ""
+    return hide_secrets(lines[0], secrets)[:200] if lines else ""
 
 
 _WEB = ("http", "https")

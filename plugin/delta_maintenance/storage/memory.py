@@ -114,11 +114,11 @@ class MemoryStore(Store):
             classes=[self.storage_classes.get(key[len(self._prefix) :]) for key, _ in entries],
         )
 
-    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+    def list_archived(self, paths: pa.ChunkedArray) -> pa.Table:
         import pyarrow.compute as pc
 
         if not self.storage_classes:
-            return super().archived(paths)
+            return super().list_archived(paths)
         (tree,) = self.list_tree()
         tree = tree.filter(pc.is_valid(tree["archive"]))
         return tree.filter(pc.is_in(tree["path"], value_set=paths))

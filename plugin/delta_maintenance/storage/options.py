@@ -49,7 +49,7 @@ class ReferringOptions:
         }
 
 
-def referred(
+def split_reference(
     address: Address, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
 ) -> tuple[CatalogReference | None, dict[str, str]]:
     """Splits storage options into a reference to the table's catalog and those of the store.
@@ -80,7 +80,7 @@ def parse_options(
     `InvalidRequestError` for an address or option that is not understood.
     """
     address = uri if isinstance(uri, Address) else Address.parse(uri)
-    reference, store_options = referred(address, storage_options, environment or {})
+    reference, store_options = split_reference(address, storage_options, environment or {})
     options = _of_store(address, store_options, environment)
     return options if reference is None else ReferringOptions(store=options, reference=reference)
 

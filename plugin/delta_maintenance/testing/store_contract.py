@@ -269,14 +269,14 @@ class StoreContract:
         self.fill(store, [f"log/{name}" for name in ("b", "a", "c", "b.1", "b2/x", "ba/y", "A")])
         self.fill(store, ["logs", "log2/z", "other"])
 
-        def listed(start: str) -> list[str]:
+        def list_paths(start: str) -> list[str]:
             return [status.path for status in store.list_from("log", start)]
 
-        assert listed("") == ["log/A", "log/a", "log/b", "log/b.1", "log/c"]
-        assert listed("b") == ["log/b", "log/b.1", "log/c"]
-        assert listed("b!") == ["log/b.1", "log/c"]
-        assert listed("b.0") == ["log/b.1", "log/c"]
-        assert listed("d") == []
+        assert list_paths("") == ["log/A", "log/a", "log/b", "log/b.1", "log/c"]
+        assert list_paths("b") == ["log/b", "log/b.1", "log/c"]
+        assert list_paths("b!") == ["log/b.1", "log/c"]
+        assert list_paths("b.0") == ["log/b.1", "log/c"]
+        assert list_paths("d") == []
         assert [status.path for status in store.list_from("")] == ["logs", "other"]
 
     def test_a_directory_that_does_not_exist_is_empty(self, store: Store) -> None:

@@ -27,7 +27,7 @@ from delta_maintenance_airflow.compat import AirflowException, AirflowFailExcept
 from delta_maintenance_airflow.operators import batch_run
 from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
-from delta_maintenance_airflow.operators.batches import BatchLimits, batched
+from delta_maintenance_airflow.operators.batches import BatchLimits, divide_into_batches
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from tests.support.tables.actions import add, metadata, protocol
@@ -57,16 +57,16 @@ def test_work_that_is_large_or_for_spark_stays_alone() -> None:
         row("h"),
     ]
     limits = BatchLimits(tables=3, bytes=100, time=timedelta(seconds=60), at_once=2)
-    assert sorted(names(batched(rows, limits))) == ["abd", "c", "e", "f", "gh"]
+    assert sorted(names(divide_into_batches(rows, limits))) == ["abd", "c", "e", "f", "gh"]
 
 
 def test_long_work_is_divided_among_the_tasks_that_run_at_once() -> None:
     rows = [row(name, seconds=10) for name in "abcdefgh"]
-    assert names(batched(rows, BatchLimits(at_once=4))) == ["ab", "cd", "ef", "gh"]
-    assert names(batched(rows, BatchLimits(at_once=1))) == ["abcdefgh"]
+    assert names(divide_into_batches(rows, BatchLimits(at_once=4))) == ["ab", "cd", "ef", "gh"]
+    assert names(divide_into_batches(rows, BatchLimits(at_once=1))) == ["abcdefgh"]
     short = [row(name, seconds=0.1) for name in "abcdefgh"]
-    assert names(batched(short, BatchLimits(at_once=4))) == ["abcdefgh"]
-    assert len(batched(rows, BatchLimits(tables=1))) == 8
+    assert names(divide_into_batches(short, BatchLimits(at_once=4))) == ["abcdefgh"]
+    assert len(divide_into_batches(rows, BatchLimits(tables=1))) == 8
 
 
 @given(
@@ -85,7 +85,7 @@ def test_every_table_is_in_one_batch_within_the_limits(
     rows: list[dict[str, Any]], at_once: int
 ) -> None:
     limits = BatchLimits(tables=4, bytes=100, time=timedelta(seconds=60), at_once=at_once)
-    batches = batched(rows, limits)
+    batches = divide_into_batches(rows, limits)
     assert sorted(id(each) for batch in batches for each in batch) == sorted(map(id, rows))
     for batch in (each for each in batches if len(each) > 1):
         assert len(batch) <= limits.tables

@@ -14,7 +14,7 @@ from delta_maintenance.storage.core.base import Put
 from delta_maintenance_airflow.operators import batch_run
 from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
-from delta_maintenance_airflow.operators.batches import BatchLimits, batched
+from delta_maintenance_airflow.operators.batches import BatchLimits, divide_into_batches
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator
 from tests.support.tables.fleet import BAD, HEALTHY, StuckStores, fleet_policy, write_fleet
 
@@ -40,7 +40,7 @@ def test_all_others_are_assessed_and_maintained_while_stores_are_slow_or_silent(
         silent = stuck.names - {"huge"}
         assert {name for name, row in rows.items() if row.get("alone")} == silent
         due = [row for row in rows.values() if row["due"]]
-        batches = batched(due, BatchLimits(tables=50, at_once=1))
+        batches = divide_into_batches(due, BatchLimits(tables=50, at_once=1))
         assert {len(b) for b in batches if {row["name"] for row in b} & silent} == {1}
         healthy = [row for batch in batches for row in batch if row["name"] in HEALTHY]
         run = DeltaPolicyBatchOperator(task_id="run", tables=healthy, policy=policy)

@@ -117,7 +117,7 @@ def first_apply(
     patch: pytest.MonkeyPatch, change: Callable[[Callable[[], Any]], Any]
 ) -> Iterator[None]:
     """Applies `change` to the first application of a plan in each task."""
-    planned = DeltaMaintenanceOperator.planned
+    planned = DeltaMaintenanceOperator.plan_and_log
     called: set[str] = set()
 
     def once(
@@ -131,7 +131,7 @@ def first_apply(
         return replace(prepared, apply=lambda: change(prepared.apply))
 
     with patch.context() as within:
-        within.setattr(DeltaMaintenanceOperator, "planned", once)
+        within.setattr(DeltaMaintenanceOperator, "plan_and_log", once)
         yield
 
 

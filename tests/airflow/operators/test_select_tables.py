@@ -28,7 +28,7 @@ from delta_maintenance_airflow.operators.scheduled import (
     DeltaFindTablesOperator,
     DeltaSelectWorkOperator,
     DeltaSummaryOperator,
-    summarised,
+    summarise,
 )
 from tests.support.tables.assessed_tables import assessment
 
@@ -157,7 +157,7 @@ def test_the_tables_that_were_maintained_longest_ago_come_first_and_the_rest_is_
     chosen = DeltaSelectWorkOperator(task_id="t", assessed=assessed, most=2).execute(task_context)
     assert [each["name"] for each in chosen] == ["new", "older"]
     assert pushed(task_context)[LEFT_OVER] == {"tables": 1, "names": ["old"]}
-    text = summarised(
+    text = summarise(
         due_rows=chosen,
         outcomes={name: {"status": "done", "problem": None} for name in ("new", "older")},
         failures=[],

@@ -282,6 +282,6 @@ def test_planned_files_have_the_range_of_the_files_that_were_measured() -> None:
     measured.column(
         Column(names=("a",), path=("a",), physical=("a",), kind=KIND, is_partition=False)
     )
-    planned = measured.clustered([("a",)]).columns[("a",)]
+    planned = measured.cluster_by([("a",)]).columns[("a",)]
     assert pc.min(planned.least).as_py() == values.min()
     assert pc.max(planned.greatest).as_py() == values.max()

@@ -343,7 +343,7 @@ PARTS = st.text(min_size=1, max_size=255).filter(
 @given(st.lists(PARTS, min_size=1, max_size=4), st.sampled_from([*CatalogKind]))
 def test_any_name_matches_itself_in_a_pattern(parts: list[str], kind: CatalogKind) -> None:
     name = CatalogName(kind, ("lake", *parts))
-    pattern = NamePattern(name.dotted)
+    pattern = NamePattern(name.pattern_text)
     assert pattern.is_name and pattern.matches(parts)
     assert NamePattern("lake.**").matches(parts)
     assert NamePattern("lake" + ".*" * len(parts)).matches(parts)

@@ -237,7 +237,7 @@ def test_a_server_without_owners_is_one_line(
     def described(self: object, tables: Any, aspects: Any) -> CatalogListing:
         return CatalogListing(tables=tuple(tables), without=further)
 
-    monkeypatch.setattr(InMemoryCatalog, "described", described)
+    monkeypatch.setattr(InMemoryCatalog, "describe", described)
     for _ in range(2):
         discovery = found(memory, {"catalog": "lake.**"}, owned)
         assert len(discovery.complete()) == 4

@@ -340,11 +340,11 @@ def test_a_shared_access_signature_opens_a_store_and_is_never_logged(
 def test_a_refused_overwrite_means_that_another_writer_was_first() -> None:
     # The error for a signature that may create but not overwrite.
     failure = AzureFailure(status=403, code="UnauthorizedBlobOverwrite", detail="")
-    assert failure.precondition_failed and not failure.access and not failure.unanswered
+    assert failure.precondition_failed and not failure.access and not failure.is_unsure
     failure = AzureFailure(status=409, code="BlobAlreadyExists", detail="")
     assert failure.precondition_failed and not failure.conflict
     failure = AzureFailure(status=409, code="BlobImmutableDueToPolicy", detail="")
-    assert not (failure.precondition_failed or failure.conflict or failure.unanswered)
+    assert not (failure.precondition_failed or failure.conflict or failure.is_unsure)
     denied = AzureFailure(status=403, code="AuthorizationPermissionMismatch", detail="")
     assert denied.access and not denied.precondition_failed
 

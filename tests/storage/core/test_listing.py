@@ -264,10 +264,10 @@ def test_a_directory_is_entered_once_however_its_files_are_ordered(
     for name in names:
         disk.put(name, b"x")
     entered: list[str] = []
-    real = OpenDirectories.entered
+    real = OpenDirectories.enter
     monkeypatch.setattr(
         OpenDirectories,
-        "entered",
+        "enter",
         lambda self, path: entered.append(path) or real(self, path),
     )
     found = disk.statuses(paths(*names))

@@ -297,7 +297,7 @@ def test_an_exception_of_a_server_is_one_line(text: str, code: str, meaning: str
     message = f'RPCError("org.apache.{text}", "said of /t\\n\\tat org.apache.Server.call(1)")'
     failure = _failure_of(RuntimeError(message))
     assert str(failure) == f"{code}: said of /t"
-    assert getattr(failure, meaning) and not failure.unanswered
+    assert getattr(failure, meaning) and not failure.is_unsure
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_a_message_is_short_regardless_of_what_it_quotes() -> None:
         checkpoint.plan(builder.open().snapshot(), context=RunContext.at(NOW))
     assert len(str(failure.value).encode()) <= MOST_BYTES
     deep = "d" * 9000
-    line = str(CorruptTableError(deep, table=deep, file=deep, remedy=deep).located(version=5))
+    line = str(CorruptTableError(deep, table=deep, file=deep, remedy=deep).locate(version=5))
     assert len(line.encode()) <= MOST_BYTES
     assert "version 5" in line and "file d" in line and "table d" in line
 

@@ -94,7 +94,7 @@ class HiveCatalog(Catalog):
 
     def resolve(self, name: CatalogName) -> CatalogTable:
         catalog, database, table = three_parts(name, self._catalog)
-        request: Request = {1: database, 2: table, 3: _CAPABILITIES, **_named(catalog, 4)}
+        request: Request = {1: database, 2: table, 3: _CAPABILITIES, **_naming(catalog, 4)}
         try:
             fields = self._client.call(
                 "get_table_req", {1: request}, ("MetaException", "NoSuchObjectException")
@@ -128,18 +128,18 @@ class HiveCatalog(Catalog):
                     listing.put(entry)
             except HiveFailure as failure:
                 # Without an answer, the metastore is to blame and not a table.
-                if len(batch) > 1 and splits < _MOST_SPLITS and not failure.unanswered:
+                if len(batch) > 1 and splits < _MOST_SPLITS and not failure.is_unsure:
                     splits += 1
                     middle = len(batch) // 2
                     pending += [batch[:middle], batch[middle:]]
                     continue
                 name_parts = self._parts(database, *(batch if len(batch) == 1 else ()))
-                listing.failed(name_parts, self._error(failure, name_parts))
-                if failure.unanswered:
+                listing.add_failure(name_parts, self._error(failure, name_parts))
+                if failure.is_unsure:
                     return
 
     def _entries(self, database: str, names: Sequence[str]) -> Iterable[SparkEntry]:
-        request: Request = {1: database, 2: names, 3: _CAPABILITIES, **_named(self._catalog, 4)}
+        request: Request = {1: database, 2: names, 3: _CAPABILITIES, **_naming(self._catalog, 4)}
         fields = self._client.call("get_table_objects_by_name_req", {1: request}, _BATCH_EXCEPTIONS)
         return [_entry(table, self._parts(database, table[1])) for table in fields[0].get(1, [])]
 
@@ -176,7 +176,7 @@ def _entry(table: Struct, name_parts: tuple[str, ...]) -> SparkEntry:
     )
 
 
-def _named(catalog: str | None, field: int) -> dict[int, str]:
+def _naming(catalog: str | None, field: int) -> dict[int, str]:
     return {} if catalog in (None, _OWN) else {field: str(catalog)}
 
 

@@ -52,17 +52,17 @@ def call(method: str, arguments: Mapping[int, Value], number: int) -> bytes:
     """Encodes a call. Integers become 32-bit integers; empty lists become lists of texts."""
     name = method.encode()
     head = struct.pack("!Ii", _VERSION | _CALL, len(name)) + name + _int.pack(number)
-    return head + _encoded(arguments)[1]
+    return head + _encode(arguments)[1]
 
 
 def answer(read: Read, method: str, number: int) -> Struct:
     """Reads the answer to a call. `ServerException` if it is an exception of the server."""
-    read = _bounded(read)
+    read = _bound(read)
     version = _int.unpack(read(4))[0] & 0xFFFFFFFF
     if version & 0xFFFF0000 != _VERSION:
         raise MalformedAnswer("no answer of a Thrift server with the binary protocol")
     name, answered = _text(read), _int.unpack(read(4))[0]
-    fields: Struct = _decoded(read, _STRUCT, 0)
+    fields: Struct = _decode(read, _STRUCT, 0)
     if version & 0xFF == _EXCEPTION:
         raise ServerException(str(fields.get(1, "")))
     if (version & 0xFF, name, answered) != (_REPLY, method, number):
@@ -70,7 +70,7 @@ def answer(read: Read, method: str, number: int) -> Struct:
     return fields
 
 
-def _encoded(value: Value) -> tuple[int, bytes]:
+def _encode(value: Value) -> tuple[int, bytes]:
     """Returns the type and the bytes of a value."""
     if isinstance(value, bool):
         return _BOOL, bytes([value])
@@ -80,20 +80,20 @@ def _encoded(value: Value) -> tuple[int, bytes]:
         data = value.encode(errors="surrogateescape")
         return _STRING, _int.pack(len(data)) + data
     if isinstance(value, Sequence):
-        items = [_encoded(item) for item in value]
+        items = [_encode(item) for item in value]
         kind = items[0][0] if items else _STRING
         return _LIST, _list_head.pack(kind, len(items)) + b"".join(data for _, data in items)
     if value and all(isinstance(name, str) for name in value):
-        pairs = b"".join(_encoded(item)[1] for pair in value.items() for item in pair)
+        pairs = b"".join(_encode(item)[1] for pair in value.items() for item in pair)
         return _MAP, _map_head.pack(_STRING, _STRING, len(value)) + pairs
     encoded_fields = []
     for field, item in value.items():
-        kind, data = _encoded(item)
+        kind, data = _encode(item)
         encoded_fields += [_head.pack(kind, field), data]
     return _STRUCT, b"".join(encoded_fields) + bytes([_STOP])
 
 
-def _decoded(read: Read, kind: int, depth: int) -> Any:
+def _decode(read: Read, kind: int, depth: int) -> Any:
     if depth > _MOST_DEPTH:
         raise MalformedAnswer("values are nested too deeply")
     if kind == _STRING:
@@ -107,36 +107,36 @@ def _decoded(read: Read, kind: int, depth: int) -> Any:
         fields: Struct = {}
         while (item := read(1)[0]) != _STOP:
             field = _NUMBERS[_I16].unpack(read(2))[0]
-            fields[field] = _decoded(read, item, depth + 1)
+            fields[field] = _decode(read, item, depth + 1)
         return fields
     if kind in (_LIST, _SET):
         item, size = _list_head.unpack(read(5))
-        return [_decoded(read, item, depth + 1) for _ in range(_sound(size))]
+        return [_decode(read, item, depth + 1) for _ in range(_sound(size))]
     if kind == _MAP:
         key, item, size = _map_head.unpack(read(6))
         if key in (_STRUCT, _MAP):
             raise MalformedAnswer(f"a map with keys of the type {key}")
         pairs = {}
         for _ in range(_sound(size)):
-            name = _decoded(read, key, depth + 1)
-            value = _decoded(read, item, depth + 1)
+            name = _decode(read, key, depth + 1)
+            value = _decode(read, item, depth + 1)
             pairs[repr(name) if key in (_SET, _LIST) else name] = value
         return pairs
     raise MalformedAnswer(f"a value of the unknown type {kind}")
 
 
-def _bounded(read: Read) -> Read:
+def _bound(read: Read) -> Read:
     """Reads no more than one answer may have."""
     remaining = _MOST_BYTES
 
-    def bounded(size: int) -> bytes:
+    def read_bounded(size: int) -> bytes:
         nonlocal remaining
         remaining -= size
         if remaining < 0:
             raise MalformedAnswer(f"an answer of more than {_MOST_BYTES:,} bytes")
         return read(size)
 
-    return bounded
+    return read_bounded
 
 
 def _text(read: Read) -> str:
@@ -172,7 +172,7 @@ class HiveFailure(RequestFailure):
         return self.code in self.access_codes or _DENIED.search(str(self)) is not None
 
     @property
-    def unanswered(self) -> bool:
+    def is_unsure(self) -> bool:
         return not self.access and self.code not in _EXCEPTIONS
 
     @property
@@ -259,7 +259,7 @@ class HiveClient:
     def _sent(self, method: str, arguments: Mapping[int, Value]) -> Struct:
         self.requests += 1
         try:
-            connection = self._connection or self._connected()
+            connection = self._connection or self._connect()
             return connection.call(method, arguments)
         except ServerException as error:
             failure = HiveFailure(status=None, code="ServerException", detail=str(error))
@@ -269,7 +269,7 @@ class HiveClient:
             failure = _no_answer(error)
         raise failure
 
-    def _connected(self) -> _Connection:
+    def _connect(self) -> _Connection:
         """Connects to the first server that accepts; a server that does not goes to the end."""
         error: Exception | None = None
         for _ in range(len(self._servers)):

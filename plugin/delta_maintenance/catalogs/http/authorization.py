@@ -25,9 +25,9 @@ class RequestRefused(RequestFailure):
     service = "the catalog"
 
     @property
-    def unanswered(self) -> bool:
+    def is_unsure(self) -> bool:
         # A page of a proxy, or of another server, comes again.
-        return super().unanswered and self.code not in MALFORMED
+        return super().is_unsure and self.code not in MALFORMED
 
     @property
     def conflict(self) -> bool:
@@ -94,7 +94,7 @@ class Authorization:
                 self._renew_at = self._elapsed() + lifetime - min(60.0, lifetime / 4)
             return self._obtained
 
-    def rejected(self, token: str | None) -> bool:
+    def reject(self, token: str | None) -> bool:
         """Notes that the catalog rejects a token. Returns whether another one can be obtained."""
         if self._given or not self._id:
             return False
@@ -129,13 +129,13 @@ class Authorization:
             failure = RequestRefused(status=None, code=error.code, detail=error.detail)
         else:
             if answer.status == 200:
-                if issued := _issued(answer.body):
+                if issued := _parse_token(answer.body):
                     return issued
                 failure = RequestRefused(
                     status=None, code="NotJSON", detail="no access token in the answer"
                 )
             else:
-                code, detail = described(answer.body, self.hidden)
+                code, detail = describe_failure(answer.body, self.hidden)
                 # A token server answers 400 to wrong client credentials.
                 status = 401 if answer.status == 400 else answer.status
                 failure = RequestRefused(
@@ -145,7 +145,7 @@ class Authorization:
         raise failure
 
 
-def described(body: bytes, hidden: Callable[[str], str]) -> tuple[str, str]:
+def describe_failure(body: bytes, hidden: Callable[[str], str]) -> tuple[str, str]:
     """Returns the code and the message of an unsuccessful answer, in the forms of all catalogs.
 
     `hidden` removes the secrets, because servers may repeat a part of the request.
@@ -179,7 +179,7 @@ def check_address(address: str, name: str) -> str:
     return address.rstrip("/")
 
 
-def _issued(body: bytes) -> tuple[str, float] | None:
+def _parse_token(body: bytes) -> tuple[str, float] | None:
     """Returns the token and its lifetime in seconds."""
     try:
         document = json.loads(body)

@@ -18,7 +18,7 @@ from delta_maintenance.catalogs.http.authorization import (
     Authorization,
     RequestRefused,
     check_address,
-    described,
+    describe_failure,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings, address_variable
 from delta_maintenance.errors import CatalogError, InvalidRequestError
@@ -159,7 +159,7 @@ class CatalogClient(RestClient):
         try:
             return self._attempt(method, url, headers, body, token)
         except RequestRefused as failure:
-            if failure.status != 401 or not self._authorization.rejected(token):
+            if failure.status != 401 or not self._authorization.reject(token):
                 raise
         # The token has ended early, or was revoked: once more with another one.
         return self._attempt(method, url, headers, body, self._authorization.token)
@@ -179,14 +179,14 @@ class CatalogClient(RestClient):
             all_headers["Authorization"] = f"Bearer {token}"
         with self._lock:
             self.requests += 1
-        answer = self._exchange(method, url, all_headers, body, refused=self._refused)
+        answer = self._exchange(method, url, all_headers, body, refused=self._refusal)
         fields = self._fields(answer) if answer.body.strip() else {}
         with self._lock:
             self.answers += 1
         return fields
 
-    def _refused(self, answer: Answer) -> RequestRefused:
-        code, detail = described(answer.body, self._authorization.hidden)
+    def _refusal(self, answer: Answer) -> RequestRefused:
+        code, detail = describe_failure(answer.body, self._authorization.hidden)
         status = answer.status
         if status == 403 and "access token" in detail.lower():
             # Databricks.

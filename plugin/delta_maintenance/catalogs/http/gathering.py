@@ -73,7 +73,7 @@ class Gathering:
         self._pool.shutdown(cancel_futures=True)
 
     def add(self, name_parts: tuple[str, ...], described: Callable[[], CatalogTable]) -> None:
-        """Adds a Delta table. If `described` fails, the failure is noted under these parts."""
+        """Adds a Delta table. If `describe` fails, the failure is noted under these parts."""
         with self._noting(name_parts):
             table = described()
             with self._lock:
@@ -129,7 +129,7 @@ class Gathering:
         except RequestRefused as failure:
             name = f"{self._of}{CatalogName(self.kind, name_parts)}"
             with self._lock:
-                self._unanswered += failure.unanswered and failure.status is None
+                self._unanswered += failure.is_unsure and failure.status is None
                 is_over = failure.status == 401 or self._unanswered >= _MOST_UNANSWERED
                 if is_over and self._end is None:
                     self._end = self._error(failure, f"{name} and all that follows")
@@ -192,7 +192,7 @@ def further_aspects(
     return aspects - ({Aspect.TAGS} if option == "false" else set()), option == "true"
 
 
-def stated(
+def texts_of(
     answer: Mapping[str, Any], field: str, name: str, subject: str
 ) -> list[Mapping[str, str]]:
     """Returns the texts of each object in a list, each of which has the text `name`.

@@ -33,9 +33,9 @@ from delta_maintenance.catalogs.http.gathering import (
     Gathering,
     delta_table,
     further_aspects,
-    stated,
     text,
     texts,
+    texts_of,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.catalogs.unity.commits import CREDENTIALS, DeltaApi, managed_state
@@ -45,7 +45,7 @@ from delta_maintenance.rest.client import HttpSession
 Parts = tuple[str, ...]
 
 
-def tagged(client: CatalogClient, tables: Sequence[CatalogTable]) -> CatalogListing:
+def request_tags(client: CatalogClient, tables: Sequence[CatalogTable]) -> CatalogListing:
     """Requests the tags of tables: one request per table, per schema and per catalog.
 
     A table has its own value of a tag, or else that of its schema, or else that of its catalog. If
@@ -55,7 +55,7 @@ def tagged(client: CatalogClient, tables: Sequence[CatalogTable]) -> CatalogList
     def tags(namespace: Parts) -> Iterator[tuple[Parts, Mapping[str, str]]]:
         yield namespace, _tags(client, namespace)
 
-    def described(table: CatalogTable) -> Iterator[CatalogTable]:
+    def add_tags(table: CatalogTable) -> Iterator[CatalogTable]:
         catalog, schema = (above[table.name.parts[:length]] for length in (1, 2))
         yield replace(table, tags={**catalog, **schema, **_tags(client, table.name.parts)})
 
@@ -71,7 +71,7 @@ def tagged(client: CatalogClient, tables: Sequence[CatalogTable]) -> CatalogList
             for table in open_tables
             if above.keys() >= {table.name.parts[:1], table.name.parts[:2]}
         ]
-        tagged_tables = gathering.each(described, requests)
+        tagged_tables = gathering.each(add_tags, requests)
         return gathering.part([*complete, *tagged_tables])
 
 
@@ -84,7 +84,7 @@ def _tags(client: CatalogClient, name_parts: Parts) -> Mapping[str, str]:
     return {
         tag["tag_key"]: tag.get("tag_value", "")
         for page in client.pages(path, {})
-        for tag in stated(page, "tag_assignments", "tag_key", f"the tags of {name}")
+        for tag in texts_of(page, "tag_assignments", "tag_key", f"the tags of {name}")
     }
 
 
@@ -102,7 +102,7 @@ def table_credentials(
     name = str(table.name)
     with client.naming(name):
         try:
-            return _requested(client, delta, table, access)
+            return _request_credentials(client, delta, table, access)
         except RequestRefused as failure:
             if failure.status != 403:
                 raise
@@ -117,7 +117,7 @@ def table_credentials(
     )
 
 
-def _requested(
+def _request_credentials(
     client: CatalogClient, delta: DeltaApi, table: CatalogTable, access: Access
 ) -> tuple[VendedCredentials, ...]:
     operation = access.name
@@ -242,13 +242,13 @@ class UnityCatalog(Catalog):
         ]
         return self._table(CatalogName(self.kind, tuple(problems)), entry)
 
-    def described(
+    def describe(
         self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]
     ) -> CatalogListing:
         """Requests the tags of tables on Databricks."""
         if Aspect.TAGS not in aspects:
-            return super().described(tables, aspects)
-        return tagged(self.client, tables)
+            return super().describe(tables, aspects)
+        return request_tags(self.client, tables)
 
     def credentials(self, table: CatalogTable, access: Access) -> tuple[VendedCredentials, ...]:
         """Returns the credentials for a table; one request, and one more for each catalog."""

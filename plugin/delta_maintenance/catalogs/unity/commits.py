@@ -11,7 +11,7 @@ from delta_maintenance.address import CatalogName
 from delta_maintenance.catalogs.catalog import CatalogTable, ManagedCommit, ManagedState
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient, entries, segment
-from delta_maintenance.errors import CatalogError, shortened
+from delta_maintenance.errors import CatalogError, shorten
 
 LOAD = "/tables/{table}"
 """The end of the request that loads a table."""
@@ -43,10 +43,10 @@ class DeltaApi:
     def _endpoints(self, catalog: str) -> tuple[str, ...]:
         with self._lock:
             if catalog not in self._offered:
-                self._offered[catalog] = self._negotiated(catalog)
+                self._offered[catalog] = self._negotiate(catalog)
             return self._offered[catalog]
 
-    def _negotiated(self, catalog: str) -> tuple[str, ...]:
+    def _negotiate(self, catalog: str) -> tuple[str, ...]:
         query = {"catalog": catalog, "protocol-versions": "1.0"}
         try:
             answer: dict[str, Any] = self._client.get("/delta/v1/config", query)
@@ -73,11 +73,11 @@ def managed_state(client: CatalogClient, delta: DeltaApi, table: CatalogTable) -
     with client.naming(name):
         path = delta.path(table.name, LOAD)
         if path is not None:
-            return _loaded(table, client.get(path))
-        return _listed(client, table)
+            return _load_state(table, client.get(path))
+        return _list_state(client, table)
 
 
-def _loaded(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
+def _load_state(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
     metadata = answer.get("metadata")
     table_id = metadata.get("table-uuid") if isinstance(metadata, Mapping) else None
     if not isinstance(table_id, str):
@@ -98,7 +98,7 @@ def _loaded(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
     )
 
 
-def _listed(client: CatalogClient, table: CatalogTable) -> ManagedState:
+def _list_state(client: CatalogClient, table: CatalogTable) -> ManagedState:
     """Asks the interface before the Delta API, which may leave commits out of an answer."""
     latest: int | None = None
     commits: dict[int, ManagedCommit] = {}
@@ -160,7 +160,7 @@ def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> Manage
     staged = _STAGED.fullmatch(name) if isinstance(name, str) else None
     # The name becomes a part of a path.
     if staged is None or int(staged[1]) != version:
-        raise _contradiction(table, f"the file {shortened(repr(name), 200)} as version {version}")
+        raise _contradiction(table, f"the file {shorten(repr(name), 200)} as version {version}")
     if not all(isinstance(number, int) for number in numbers):
         raise _contradiction(table, f"a commit in an unknown form (version {version})")
     version, timestamp, size, modified = (int(number or 0) for number in numbers)

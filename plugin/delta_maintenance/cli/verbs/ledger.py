@@ -121,10 +121,10 @@ def _import(ledger: LedgerTable, policy: Policy, arguments: argparse.Namespace) 
     rows, imported = 0, imported_versions(ledger)
     for table in tables.tables:
         try:
-            with tables.opened(table) as opened:
+            with tables.open(table) as opened:
                 rows += import_history(ledger, opened, table, imported=imported)
         except Exception as error:
-            failure = failure_of(error, where=table.name).located(table=table.uri)
+            failure = failure_of(error, where=table.name).locate(table=table.uri)
             failures.append((table.name, str(failure), failure.exit_status))
     say(f"{count_text(rows, 'operation')} of other engines imported")
     return worst(iter(failures))

@@ -158,7 +158,7 @@ class _Work:
         is_only = len(tables.tables) == 1
         try:
             last_runs = tables.last_runs(table)
-            with tables.opened(table) as opened:
+            with tables.open(table) as opened:
                 result = run(
                     opened,
                     table,

@@ -126,7 +126,7 @@ def apply(
             if ending.status != "conflict" or not ending.attempts or checks.number == _MAX_CHECKS:
                 return _result(plan, ending, checks)
     except _ViolatedError as violated:
-        return _violated(plan, violated.version, checks)
+        return _violation(plan, violated.version, checks)
 
 
 class _ViolatedError(Exception):
@@ -223,7 +223,7 @@ def _result(plan: AddConstraintPlan, ending: ChangeOutcome, checks: _Checks) -> 
     )
 
 
-def _violated(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddConstraintResult:
+def _violation(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddConstraintResult:
     violations = checks.found
     return AddConstraintResult(
         table=plan.table,

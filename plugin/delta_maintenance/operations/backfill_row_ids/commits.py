@@ -143,7 +143,7 @@ class RowIdBackfill:
                     lift_suspension=lift_suspension,
                 )
             except RefusedError as error:
-                raise error.located(table=snapshot.table, version=snapshot.version) from None
+                raise error.locate(table=snapshot.table, version=snapshot.version) from None
             if change is None:
                 return snapshot
             outcome = self._commit_support(snapshot, change)
@@ -351,7 +351,7 @@ def planned_support(
         )
         later = enabled(snapshot.metadata, new_id=clock.new_id)
     except RefusedError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from None
+        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     domain = DomainMetadata(domain=row_tracking.DOMAIN, configuration="")
     writes_mark = change is not None and change.high_water_mark is not None
     require_committable(

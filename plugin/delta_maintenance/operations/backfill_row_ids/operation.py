@@ -41,7 +41,7 @@ from delta_maintenance.operations.backfill_row_ids.commits import (
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    blocked,
+    block,
     given,
     not_due,
 )
@@ -178,8 +178,8 @@ def apply(
         run.through(snapshot or table.snapshot(), now=instants, new_id=context.new_id)
     except DeltaMaintenanceError as error:
         if not run.backfill.commits:
-            raise error.located(table=table.uri) from error.__cause__
-        run.problem = str(error.located(table=table.uri))
+            raise error.locate(table=table.uri) from error.__cause__
+        run.problem = str(error.locate(table=table.uri))
     return run.result()
 
 
@@ -330,7 +330,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if health.row_tracking == "enabled":
         return not_due("backfill-row-ids", "row tracking is enabled")
     if health.row_tracking in ("suspended", "contradictory"):
-        return blocked(
+        return block(
             "backfill-row-ids",
             f"row tracking is {health.row_tracking}; run backfill-row-ids manually with the "
             "option that changes this",

@@ -99,7 +99,7 @@ def apply(
         except VersionNotFoundError:
             done.append(VersionOutcome(version=version, status="gone"))
         except DeltaMaintenanceError as error:
-            raise error.located(table=table.uri, version=version) from error.__cause__
+            raise error.locate(table=table.uri, version=version) from error.__cause__
         if context.progress is not None:
             context.progress("checksums", len(done), len(plan.versions))
     return ChecksumResult(
@@ -115,7 +115,7 @@ def apply(
 def _write(table: Table, version: int, snapshot: Snapshot | None) -> VersionOutcome:
     snapshot = snapshot or table.snapshot(version=version)
     require_writable(snapshot, Operation.CHECKSUM)
-    checksum = _computed(snapshot)
+    checksum = _compute(snapshot)
     data = render_checksum(checksum)
     path = f"{LOG_DIRECTORY}/{checksum_name(version)}"
     written = table.store.put_if_absent(path, data) is Put.DONE
@@ -129,7 +129,7 @@ def _write(table: Table, version: int, snapshot: Snapshot | None) -> VersionOutc
     )
 
 
-def _computed(snapshot: Snapshot) -> VersionChecksum:
+def _compute(snapshot: Snapshot) -> VersionChecksum:
     while True:
         try:
             return computed_checksum(snapshot)

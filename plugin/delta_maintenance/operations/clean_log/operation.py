@@ -112,7 +112,7 @@ def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -
     try:
         return _CleanupRun(table, plan, context).run()
     except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+        raise error.locate(table=table.uri) from error.__cause__
 
 
 def prepare(
@@ -196,7 +196,7 @@ class _Decision:
             inventory,
             cut_off.version,
             ages=self._ages(),
-            referenced=lambda: self._referenced(listing, cut_off.version),
+            referenced=lambda: self._sidecars_in_use(listing, cut_off.version),
         )
         if unknown := unknown_names(inventory):
             self.notes.append(
@@ -285,7 +285,7 @@ class _Decision:
         if requested < least and not (
             self.options.allow_short_retention and self.options.no_other_writers
         ):
-            raise _refused(
+            raise _refusal(
                 self.snapshot,
                 f"a log retention of {duration_text(requested)} is shorter than "
                 f"{duration_text(least)}",
@@ -309,7 +309,7 @@ class _Decision:
             sidecar_ms=epoch_millis(midnight) if midnight is not None else 0,
         )
 
-    def _referenced(self, listing: LogListing, cut_off: int) -> frozenset[str] | None:
+    def _sidecars_in_use(self, listing: LogListing, cut_off: int) -> frozenset[str] | None:
         try:
             return referenced_sidecars(self.snapshot.log.store, listing, oldest=cut_off)
         except UnusableCheckpointError as error:
@@ -391,7 +391,7 @@ class _CleanupRun:
         for group in planned.groups:
             names = [name for name in group.names if name in still.get(group.kind, ())]
             if group.kind == "sidecars":
-                names = self._unreferenced(names, decision.found.checkpoint.files.version)
+                names = self._unused_sidecars(names, decision.found.checkpoint.files.version)
             if not self._delete(group, names):
                 break
         return CleanLogResult(
@@ -435,7 +435,7 @@ class _CleanupRun:
         )
         return not self.failures
 
-    def _unreferenced(self, names: list[str], cut_off: int) -> list[str]:
+    def _unused_sidecars(self, names: list[str], cut_off: int) -> list[str]:
         """Returns the sidecars that may still be deleted, given checkpoints newer than the plan."""
         try:
             listing = list_log(self.table.store)
@@ -459,9 +459,9 @@ def _require_cleanable(snapshot: Snapshot) -> None:
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_STEERING)]
     if unread:
-        raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+        raise _refusal(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
     if properties.log_retention < properties.deleted_file_retention:
-        raise _refused(
+        raise _refusal(
             snapshot,
             f"delta.logRetentionDuration is {duration_text(properties.log_retention)}, which is "
             "shorter than delta.deletedFileRetentionDuration, "
@@ -470,7 +470,7 @@ def _require_cleanable(snapshot: Snapshot) -> None:
         )
     if snapshot.log.state.unknown_actions:
         names = ", ".join(sorted(snapshot.log.state.unknown_actions))
-        raise _refused(
+        raise _refusal(
             snapshot,
             f"the log contains unknown actions, which no checkpoint contains: {names}",
             "clean up with the writer of these actions",
@@ -491,5 +491,5 @@ def _text(instant: datetime) -> str:
     return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
     return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

@@ -12,7 +12,7 @@ from delta_maintenance.operations.clean_log import LEAST_RETENTION, CleanLogOpti
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    blocked,
+    block,
     not_due,
     requests_to_list,
     since,
@@ -46,7 +46,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return None
     least = max(health.log_retention, LEAST_RETENTION)
     if rule.retention is not None and rule.retention < least:
-        return blocked(
+        return block(
             "clean-log",
             f"the policy's log retention of {duration_text(rule.retention)} is shorter than "
             f"{duration_text(least)}; set the table's delta.logRetentionDuration, or take a longer "

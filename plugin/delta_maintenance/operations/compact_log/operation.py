@@ -123,11 +123,11 @@ def apply(
             if isinstance(error, CorruptTableError):
                 break
         except DeltaMaintenanceError as error:
-            raise error.located(table=table.uri, version=window.last_version) from error.__cause__
+            raise error.locate(table=table.uri, version=window.last_version) from error.__cause__
         if context.progress is not None:
             context.progress("windows", len(done), len(plan.windows))
     if len(errors) == len(done):
-        raise errors[0].located(table=table.uri) from errors[0].__cause__
+        raise errors[0].locate(table=table.uri) from errors[0].__cause__
     return CompactLogResult(
         table=plan.table,
         version=plan.version,

@@ -153,7 +153,7 @@ def not_due(name: str, reason: str, due_at: datetime | None = None) -> AssessedO
     return AssessedOperation(operation=name, status="not-due", reason=reason, due_at=due_at)
 
 
-def blocked(name: str, reason: str) -> AssessedOperation:
+def block(name: str, reason: str) -> AssessedOperation:
     """An operation that is due but blocked until a person changes something."""
     return AssessedOperation(operation=name, status="blocked", reason=reason)
 

@@ -52,7 +52,7 @@ class Shown:
 
 def facts_text(title: str, facts: Facts) -> str:
     """Returns the facts as lines of text, with grids last. Lines are not wrapped."""
-    fields, grids = divided(facts)
+    fields, grids = divide_facts(facts)
     tables = [_table_text(grid) for grid in grids]
     return "\n".join([fields_text(title, fields), *tables])
 
@@ -71,7 +71,7 @@ def fields_text(title: str, fields: Mapping[str, object]) -> str:
 
 def facts_html(title: str, facts: Facts) -> str:
     """Returns the facts as HTML tables, without scripts or styles of their own."""
-    fields, grids = divided(facts)
+    fields, grids = divide_facts(facts)
     rows = [
         f"<tr><th>{escape(name)}</th><td>{_html(value)}</td></tr>" for name, value in fields.items()
     ]
@@ -85,7 +85,7 @@ def facts_html(title: str, facts: Facts) -> str:
     return f"<p><b>{escape(printable(title))}</b></p>{''.join(tables)}"
 
 
-def divided(facts: Facts) -> tuple[dict[str, object], list[Grid]]:
+def divide_facts(facts: Facts) -> tuple[dict[str, object], list[Grid]]:
     """Returns the facts that are not empty: single values by name, and the grids."""
     named = dict(shown(facts))
     grids = [value for value in named.values() if isinstance(value, Grid)]

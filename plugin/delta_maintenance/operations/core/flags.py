@@ -123,7 +123,7 @@ def _fields_of(kind: type[Any]) -> set[str]:
 
 
 def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
-    metadata, kind, may_be_none = _unwrapped(hint)
+    metadata, kind, may_be_none = _unwrap(hint)
     flag = next((item for item in metadata if isinstance(item, Flag)), None)
     if flag is None:
         return None
@@ -141,17 +141,17 @@ def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
     )
 
 
-def _unwrapped(hint: Any) -> tuple[list[Any], Any, bool]:
+def _unwrap(hint: Any) -> tuple[list[Any], Any, bool]:
     """Splits a type into its metadata and the type without metadata and None; also whether it
     allows None.
     """
     if get_origin(hint) is Annotated:
         kind, *metadata = get_args(hint)
-        inner, bare, may_be_none = _unwrapped(kind)
+        inner, bare, may_be_none = _unwrap(kind)
         return [*metadata, *inner], bare, may_be_none
     arguments = get_args(hint)
     if type(None) in arguments:
         (kind,) = (part for part in arguments if part is not type(None))
-        metadata, bare, _ = _unwrapped(kind)
+        metadata, bare, _ = _unwrap(kind)
         return metadata, bare, True
     return [], hint, False

@@ -64,13 +64,13 @@ def unfreed_texts(
     sums: dict[str, int] = {}
     for deletion in deletions:
         if not deletion.is_free(now) and deletion.deleted_bytes:
-            text = _unfreed(deletion)
+            text = _describe_unfreed(deletion)
             sums[text] = sums.get(text, 0) + deletion.deleted_bytes
     for text, size in sums.items():
         yield f"{size_of(size)} deleted, {text}"
 
 
-def _unfreed(deletion: Freed) -> str:
+def _describe_unfreed(deletion: Freed) -> str:
     if deletion.at is not None:
         return f"freed by {deletion.at:%Y-%m-%d %H:%M} UTC: {deletion.why}"
     if deletion.state == "never":

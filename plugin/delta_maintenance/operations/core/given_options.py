@@ -9,7 +9,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
-from delta_maintenance.errors import InvalidRequestError, closest, shortened
+from delta_maintenance.errors import InvalidRequestError, closest, shorten
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation
@@ -46,7 +46,7 @@ def parse_duration(text: str) -> timedelta:
         length = timedelta(-1)
     if length < timedelta():
         raise InvalidRequestError(
-            f"{shortened(text, _MOST_QUOTED)!r} is not a duration",
+            f"{shorten(text, _MOST_QUOTED)!r} is not a duration",
             remedy="write it like '7d', '7 days 12 hours' or 'P7DT12H'",
         )
     return length
@@ -67,7 +67,7 @@ def read_options(record: AnyOperation, given: Mapping[str, Any]) -> Record:
     missing, and a value that is not allowed.
     """
     require_known(record, given)
-    missing = [name for name in record.required if name not in given]
+    missing = [name for name in record.must_set if name not in given]
     if missing:
         raise InvalidRequestError(
             f"{record.name} lacks the option {' and the option '.join(missing)}",

@@ -40,7 +40,7 @@ class ProgressText:
         from delta_maintenance.operations.core.facts import duration_text
 
         time_left = elapsed * ((total - done) / (done - before))
-        return f"{line}, about {duration_text(_rounded(time_left))} left"
+        return f"{line}, about {duration_text(_round(time_left))} left"
 
 
 def amount_text(amount: int, unit: Unit) -> str:
@@ -50,7 +50,7 @@ def amount_text(amount: int, unit: Unit) -> str:
     return size_text(amount) if unit == "bytes" else f"{amount:,}"
 
 
-def _rounded(length: timedelta) -> timedelta:
+def _round(length: timedelta) -> timedelta:
     """Rounds to the largest unit that the length has, and at least to one second."""
     unit = next((unit for unit in _UNITS if length >= unit), _UNITS[-1])
     return max(1, round(length / unit)) * unit

@@ -246,7 +246,7 @@ class OperationRecord(Generic[O, P, R]):
         return (*local, "spark") if self.spark is not None else local
 
     @property
-    def required(self) -> tuple[str, ...]:
+    def must_set(self) -> tuple[str, ...]:
         """Fields of the Options that have no default."""
         return required_fields(self.options)
 

@@ -94,7 +94,7 @@ def plan(
             )
         return decide(snapshot, options, context, operation_id=operation_id)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
 
 
 def apply(
@@ -111,7 +111,7 @@ def apply(
     try:
         return _DropFeatureRun(table, plan, context).run()
     except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+        raise error.locate(table=table.uri) from error.__cause__
 
 
 class _DropFeatureRun:

@@ -97,7 +97,7 @@ class Examination:
 
     def run(self) -> Iterator[Examined]:
         """Yields every file of the folder, then every old version of a file."""
-        yield from in_parallel(self._examined, self._files.files())
+        yield from in_parallel(self._examine, self._files.files())
         old = self._store.old_versions
         if old is None:
             if not self._store.tells_old_versions:
@@ -111,7 +111,7 @@ class Examination:
                 f"old versions of files in the store: {error.problem}; {error.remedy}"
             )
 
-    def _examined(self, file: PlacedFile) -> Examined:
+    def _examine(self, file: PlacedFile) -> Examined:
         try:
             before = self._store.stat(file.path)
             with self._store.open(file.path) as opened:
@@ -133,7 +133,7 @@ class Examination:
         if not is_parquet and not suffix and file.place == "unreferenced":
             return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
         # Closing this leaves the file open.
-        row_count = self._counted(file, digest, opened)
+        row_count = self._count_matching(file, digest, opened)
         if not row_count.rows and row_count.problem is None and file.number is not None:
             self._has_rows[file.number] = False
         if not row_count.rows or file.place != "live":
@@ -148,7 +148,7 @@ class Examination:
         remedy = "only older versions read the rows, as they read the column: purge, then vacuum"
         return replace(row_count, file=replace(file, ends_by=remedy))
 
-    def _counted(self, file: PlacedFile, digest: str, opened: BinaryIO) -> Examined:
+    def _count_matching(self, file: PlacedFile, digest: str, opened: BinaryIO) -> Examined:
         """Counts the matching rows in the content of a file, as its versions read them."""
         sure = [] if file.number is None else self._of_files.of(file.number)
         counts = [self._count(each, opened) for each in sure]
@@ -245,7 +245,7 @@ class Examination:
             place="old-version",
             path=version.path,
             size=version.size,
-            row=self._files.described(version.path, version.size),
+            row=self._files.describe_file(version.path, version.size),
             ends=None if version.ends_ms is None else instant(version.ends_ms),
             ends_by=version.ends_by,
             version_id=version.version_id,
@@ -264,7 +264,7 @@ class Examination:
             digest, is_parquet = _sha256(opened)
             if not is_parquet and not version.path.lower().endswith(_SUFFIX):
                 return Examined(file=file, rows=0, sha256=digest, is_parquet=False)
-            return self._counted(file, digest, opened)
+            return self._count_matching(file, digest, opened)
 
 
 def _with_end(problem: str, file: PlacedFile) -> str:

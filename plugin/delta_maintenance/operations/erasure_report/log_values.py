@@ -78,12 +78,12 @@ class LogValues:
         entries, listing, counts = relisting(self._of_commits)
         yield from (self._found(listing.commits[version], n) for version, n in counts.items())
         for entry in listing.compactions:
-            yield from self._searched(entry, partial(self._of_tail, entry))
+            yield from self._search(entry, partial(self._of_tail, entry))
         for files in listing.checkpoints:
-            yield from self._searched(files.entries[0], partial(self._of_checkpoint, files))
+            yield from self._search(files.entries[0], partial(self._of_checkpoint, files))
         for entry in entries:
             if entry.file.kind is LogFileKind.CHECKSUM:
-                yield from self._searched(entry, partial(self._of_checksum, entry))
+                yield from self._search(entry, partial(self._of_checksum, entry))
 
     def _of_commits(self) -> tuple[list[LogEntry], LogListing, Counter[int]]:
         """Lists the log, and counts the actions with such values of each commit."""
@@ -94,7 +94,7 @@ class LogValues:
         commits = [listing.commits[version] for version in sorted(listing.commits)]
         for batch in LogTail(store, commits).batches(keys=self._keys, fields=_FIELDS):
             for rows in (batch.adds, batch.removes):
-                counts.update(rows.filter(self._marked(rows))[COMMIT_VERSION].to_pylist())
+                counts.update(rows.filter(self._mark(rows))[COMMIT_VERSION].to_pylist())
         return entries, listing, counts
 
     def _of_tail(self, entry: LogEntry) -> Iterator[pa.Table]:
@@ -113,11 +113,11 @@ class LogValues:
             source = FileLines(entry.path, tuple(lines), range(len(lines)))
             yield parse_file_actions([source], keys=self._keys, fields=_FIELDS).adds
 
-    def _searched(
+    def _search(
         self, entry: LogEntry, read: Callable[[], Iterator[pa.Table]]
     ) -> Iterator[Examined]:
         try:
-            count = sum(self._marked(rows).true_count for rows in read())
+            count = sum(self._mark(rows).true_count for rows in read())
         except FileNotFoundError:
             return
         except DeltaMaintenanceError as error:
@@ -146,7 +146,7 @@ class LogValues:
         )
         return Examined(file=file, rows=count, sha256="")
 
-    def _marked(self, actions: pa.Table) -> pa.BooleanArray:
+    def _mark(self, actions: pa.Table) -> pa.BooleanArray:
         """Marks the actions with values for which the condition is true in some reading."""
         is_marked = pa.array([False] * actions.num_rows, pa.bool_())
         for reading in self._readings:

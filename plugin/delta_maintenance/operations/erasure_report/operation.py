@@ -43,12 +43,12 @@ def plan(
     """Lists the files to read. `InvalidRequestError` for a condition that cannot be used."""
     context, options = context or RunContext(), options.validated()
     try:
-        with _searched(snapshot, options, context) as tables:
+        with _search_tables(snapshot, options, context) as tables:
             TableReadings(options.where, tables.source.versions)
             number, size = tables.files, sum(searched.size for searched in tables)
             left_out = tables.not_examined
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     return ErasureReportPlan(
         table=snapshot.table,
         version=snapshot.version,
@@ -68,9 +68,9 @@ def apply(
     context = context or RunContext()
     snapshot = table.snapshot()
     try:
-        with _searched(snapshot, plan.options, context) as tables:
+        with _search_tables(snapshot, plan.options, context) as tables:
             tally = Tally(context.progress, tables.files)
-            batches = tally.rows(_examined(tables, plan.options.where))
+            batches = tally.rows(_examine(tables, plan.options.where))
             if context.report is not None:
                 write_batches(
                     batches,
@@ -82,7 +82,7 @@ def apply(
             # Without a report, the rows are only counted.
             deque(batches, maxlen=0)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     unknown = (*tables.not_examined, *tally.problems)
     notes = [*snapshot.warnings, *tables.source.holds.notes, _IN_LOG]
     if tally.others:
@@ -103,7 +103,7 @@ def apply(
     )
 
 
-def _searched(
+def _search_tables(
     snapshot: Snapshot, options: ErasureReportOptions, context: RunContext
 ) -> SearchedTables:
     options_at = context.storage_options
@@ -118,7 +118,7 @@ def _searched(
     return tables
 
 
-def _examined(tables: SearchedTables, where: str) -> Iterator[Examined]:
+def _examine(tables: SearchedTables, where: str) -> Iterator[Examined]:
     readings = {}
     for table in tables:
         try:

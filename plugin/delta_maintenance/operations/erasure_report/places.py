@@ -117,7 +117,7 @@ class TableFiles:
     def files(self) -> Iterator[PlacedFile]:
         """Yields every file of the folder that can have rows, with its place, ordered by path."""
         live = _Lookup(self._of_version(self.snapshot), self.listed, self.store.root)
-        removed = _Lookup(self._removed(), self.listed, self.store.root)
+        removed = _Lookup(self._removed_files(), self.listed, self.store.root)
         held = [
             (hold, _Lookup(self._of_version(hold.snapshot), self.listed, self.store.root))
             for hold in self.holds.holds
@@ -126,7 +126,7 @@ class TableFiles:
         needed = [(need.holder, need.covers(paths)) for need in self.needed]
         for number in range(self.listed.num_rows):
             listed = self.listed.slice(number, 1).to_pylist()[0]
-            yield self._placed(
+            yield self._place(
                 _Listed(**listed, number=number),
                 live=live.row(number),
                 removed=removed.row(number),
@@ -134,7 +134,7 @@ class TableFiles:
                 holder=next((holder for holder, covers in needed if covers[number]), None),
             )
 
-    def _placed(
+    def _place(
         self,
         listed: _Listed,
         *,
@@ -143,7 +143,7 @@ class TableFiles:
         held: Sequence[tuple[Hold, pa.Table]],
         holder: str | None,
     ) -> PlacedFile:
-        def placed(
+        def build(
             place: Place, row: pa.Table, ends_by: str, ends: datetime | None = None
         ) -> PlacedFile:
             return PlacedFile(
@@ -158,11 +158,11 @@ class TableFiles:
             )
 
         if live is not None:
-            return placed("live", live, "the rows must be deleted, then purged, then vacuumed")
+            return build("live", live, "the rows must be deleted, then purged, then vacuumed")
         if holder is not None:
             rows = (removed, *(row for _, row in held))
             known_row = next((row for row in rows if row is not None), None)
-            return placed("held", self._row(listed, known_row), f"held by {holder}, then a vacuum")
+            return build("held", self._row(listed, known_row), f"held by {holder}, then a vacuum")
         if not held and removed is not None:
             # A reader that needs all later versions also needs what they removed.
             held = [(hold, removed) for hold in self.holds.holds if hold.last is None]
@@ -174,7 +174,7 @@ class TableFiles:
             # A hold without an end is the last one to end.
             hold, row = max(held, key=lambda each: end_of(each[0]))
             until = None if hold.until is None or ends is None else max(hold.until, ends)
-            return placed(
+            return build(
                 "held", self._row(listed, row), f"held by {hold.holder}, then a vacuum", until
             )
         place: Place = "removed" if removed is not None else "unreferenced"
@@ -182,12 +182,12 @@ class TableFiles:
             place = "change-data"
         row = self._row(listed, removed)
         if ends is None:
-            return placed(place, row, "a vacuum keeps it, because its age is unknown")
-        return placed(place, row, "the next vacuum after this time", ends)
+            return build(place, row, "a vacuum keeps it, because its age is unknown")
+        return build(place, row, "the next vacuum after this time", ends)
 
     def _row(self, listed: _Listed, known_row: pa.Table | None) -> pa.Table:
         if known_row is None:
-            return self.described(listed.path, listed.size)
+            return self.describe_file(listed.path, listed.size)
         return known_row.select(FILES.names)
 
     def _listing(self) -> pa.Table:
@@ -216,7 +216,7 @@ class TableFiles:
 
         return pa.concat_tables([FILES.empty_table(), *snapshot.avoiding_damage(read)])
 
-    def _removed(self) -> pa.Table:
+    def _removed_files(self) -> pa.Table:
         def tombstones(sound: Snapshot) -> list[pa.Table]:
             return [
                 with_all(batch.tombstones, KNOWN_FILES)
@@ -228,7 +228,7 @@ class TableFiles:
         removes = [self.versions.removes, *self.snapshot.avoiding_damage(tombstones)]
         return pa.concat_tables([*removes, former])
 
-    def described(self, path: str, size: int) -> pa.Table:
+    def describe_file(self, path: str, size: int) -> pa.Table:
         """Returns a file that the log does not know. Its partition values are those in its path."""
         folders = path.split("/")[:-1]
         values = [

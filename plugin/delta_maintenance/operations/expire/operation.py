@@ -48,7 +48,7 @@ def plan(
         limit = limit_of(snapshot, options, instant)
         surveyed = survey(snapshot, limit, reads_mixed=reads_mixed)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     is_noop = not surveyed.whole.files and not (
         reads_mixed and surveyed.mixed.files + surveyed.unknown.files
     )
@@ -111,8 +111,8 @@ def apply(table: Table, plan: ExpirePlan, context: RunContext | None = None) -> 
         run.run()
     except DeltaMaintenanceError as error:
         if run is None or not run.commits or isinstance(error, CommitUnknownError):
-            raise error.located(table=table.uri) from error.__cause__
-        problem = str(error.located(table=table.uri))
+            raise error.locate(table=table.uri) from error.__cause__
+        problem = str(error.locate(table=table.uri))
     return _result(table, plan, run, problem)
 
 

@@ -11,7 +11,7 @@ from delta_maintenance.operations import expire
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    blocked,
+    block,
     given,
     not_due,
     since,
@@ -70,7 +70,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     try:
         plan = expire.plan(context.snapshot, options, context=RunContext.at(context.now))
     except InvalidRequestError as error:
-        return blocked(_NAME, f"{error.problem}; {error.remedy}")
+        return block(_NAME, f"{error.problem}; {error.remedy}")
     if plan.is_noop:
         return not_due(_NAME, plan.reason)
     return AssessedOperation(

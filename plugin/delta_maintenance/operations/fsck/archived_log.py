@@ -21,7 +21,7 @@ def archived_log_files(store: Store, inventory: LogInventory) -> dict[str, str]:
     Only stores with such classes list the log for this.
     """
     paths = [entry.path for entry in inventory.entries if _is_text(entry.path)]
-    archived = store.archived(pa.chunked_array([paths], pa.string()))
+    archived = store.list_archived(pa.chunked_array([paths], pa.string()))
     classes = (ARCHIVES[number] for number in archived["archive"].to_pylist())
     return dict(sorted(zip(archived["path"].to_pylist(), classes, strict=True)))
 

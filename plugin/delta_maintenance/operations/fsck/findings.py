@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import shortened
+from delta_maintenance.errors import shorten
 from delta_maintenance.operations.fsck import Finding, Severity
 from delta_maintenance.protocol.schema.data_columns import ADD_WIDENING
 from delta_maintenance.table.commit.manifests import PURGE
@@ -70,8 +70,8 @@ class Findings:
                 kind=kind,
                 severity=rule.severity,
                 version=version,
-                path=path if path is None else shortened(path, _MOST_PATH),
-                problem=shortened(problem),
+                path=path if path is None else shorten(path, _MOST_PATH),
+                problem=shorten(problem),
                 remedy=remedy or rule.remedy,
             )
         )

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError, RefusedError, shortened
+from delta_maintenance.errors import CorruptTableError, RefusedError, shorten
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.layout.reading import Column, columns_of, file_statistics
 from delta_maintenance.protocol.actions.file_columns import (
@@ -138,7 +138,7 @@ class LiveFiles:
 
 def read_live_files(snapshot: Snapshot) -> LiveFiles:
     """Reads the files of a snapshot; damaged checkpoints are skipped."""
-    collected = snapshot.avoiding_damage(_collected)
+    collected = snapshot.avoiding_damage(_collect)
     texts = pa.dictionary(pa.int32(), pa.string())
     return LiveFiles(
         pa.concat_tables(collected.adds, promote_options="default"),
@@ -228,7 +228,7 @@ def _pieces(store: Store, entries: Sequence[LogEntry], findings: Findings) -> It
             actions, beside = parse_other_lines(text, commit_info=True)
             file_lines = FileLines.of(text, beside)
         except CorruptTableError as error:
-            _damaged(entry, error, findings)
+            _report(entry, error, findings)
             piece.damaged.append(version)
             continue
         piece.facts.append(_facts(version, text, actions))
@@ -264,7 +264,7 @@ def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFact
         txn_id if isinstance(txn_id, str) else None,
         info.in_commit_timestamp if info is not None and leads else None,
         # Few writers add all commits of a log.
-        sys.intern(shortened(engine, _MOST_ENGINE_INFO)) if isinstance(engine, str) else None,
+        sys.intern(shorten(engine, _MOST_ENGINE_INFO)) if isinstance(engine, str) else None,
     )
 
 
@@ -284,7 +284,7 @@ def _parse(lines: dict[LogEntry, FileLines], piece: _Piece, findings: Findings) 
             try:
                 piece.files.append(_file_actions([entry], [file_lines]))
             except (CorruptTableError, RefusedError) as error:
-                _damaged(entry, error, findings)
+                _report(entry, error, findings)
                 piece.damaged.append(_version(entry))
 
 
@@ -300,7 +300,7 @@ def _file_actions(entries: Sequence[LogEntry], lines: Sequence[FileLines]) -> Fi
     )
 
 
-def _damaged(entry: LogEntry, error: CorruptTableError | RefusedError, findings: Findings) -> None:
+def _report(entry: LogEntry, error: CorruptTableError | RefusedError, findings: Findings) -> None:
     findings.add("unreadable-commit", error.problem, version=entry.file.version, path=entry.path)
 
 
@@ -313,13 +313,13 @@ def _base(
     for files in listing.checkpoints:
         if files.version >= first_version - 1:
             try:
-                return _opened(store, files)
+                return _open_checkpoint(store, files)
             except UnusableCheckpointError:
                 continue
     return None, None
 
 
-def _opened(store: Store, files: CheckpointFiles) -> tuple[Checkpoint, FileActions]:
+def _open_checkpoint(store: Store, files: CheckpointFiles) -> tuple[Checkpoint, FileActions]:
     checkpoint = Checkpoint(store, files)
     if checkpoint.singles.protocol is None or checkpoint.singles.metadata is None:
         raise UnusableCheckpointError("the checkpoint has no protocol or no metaData")
@@ -407,7 +407,7 @@ class _Collected:
             self.nulls.append(pa.table([paths, names_of], schema=_NULLS))
 
 
-def _collected(snapshot: Snapshot) -> _Collected:
+def _collect(snapshot: Snapshot) -> _Collected:
     collected = _Collected(snapshot)
     required = _with_null_counts(snapshot)
     names = snapshot.log.physical_partition_columns

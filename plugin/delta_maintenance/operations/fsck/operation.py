@@ -104,7 +104,7 @@ def survey(
             rows = examination.findings.table()
             write_rows(rows, report, table=table.store, storage_options=storage_options)
     except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+        raise error.locate(table=table.uri) from error.__cause__
     repairs, notes = proposed_repairs(examination, options, now=now)
     counts = _counts(examination.findings)
     return Survey(
@@ -119,7 +119,7 @@ def survey(
             report=report,
             repairs=repairs,
             reason=_reason(counts, repairs),
-            checked=_checked(examination, options),
+            checked=_describe_checks(examination, options),
             notes=(*_notes(examination), *notes),
         ),
         examination,
@@ -167,7 +167,7 @@ def apply(
         notes = (*after.notes, *commits_after_wrong_checkpoints(surveyed.found, done))
         after = replace(after, notes=notes)
     except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+        raise error.locate(table=table.uri) from error.__cause__
     return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)
 
 
@@ -239,7 +239,7 @@ def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
     return f"{counted_kinds}; planned repairs: {', '.join(repair.action for repair in repairs)}"
 
 
-def _checked(examination: Examination, options: FsckOptions) -> tuple[str, ...]:
+def _describe_checks(examination: Examination, options: FsckOptions) -> tuple[str, ...]:
     numbers = Counter(entry.file.kind for entry in examination.inventory.entries)
     kinds = {
         LogFileKind.COMMIT: "commit",

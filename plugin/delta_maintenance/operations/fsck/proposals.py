@@ -51,7 +51,7 @@ def proposed_repairs(
         notes.extend(commits_after_wrong_checkpoints(examination, checkpoints))
         repairs.extend(_empty_checkpoints(examination, notes, now))
         repairs.extend(_hint(examination, notes))
-        repairs.extend(_misnamed(examination))
+        repairs.extend(_copy_misnamed(examination))
         repairs.extend(_manifests(examination))
     if wants_repairs:
         repairs.extend(_append_only(examination))
@@ -245,7 +245,7 @@ def _append_only(examination: Examination) -> Iterator[Repair]:
         yield Repair(action="restore-append-only", version=examination.version, reason=reason)
 
 
-def _misnamed(examination: Examination) -> Iterator[Repair]:
+def _copy_misnamed(examination: Examination) -> Iterator[Repair]:
     if examination.presence is None:
         return
     others = examination.presence.other_spellings

@@ -265,7 +265,7 @@ class Repairing:
                 repair, "already-done", reason="the table no longer contains such an entry"
             )
         transaction = self._staged_removes(snapshot, removes_of(rows, data_change=True))
-        return self._removed(repair, transaction.commit())
+        return self._outcome_of_removal(repair, transaction.commit())
 
     def _remove_doubled_files(self, repair: Repair) -> RepairOutcome:
         assert self.found.snapshot is not None
@@ -275,7 +275,7 @@ class Repairing:
         if not landed:
             return _outcome(repair, "already-done", reason="other writers have changed the files")
         count = sum(commit.num_removes for commit in landed)
-        return replace(self._removed(repair, landed[-1]), count=count)
+        return replace(self._outcome_of_removal(repair, landed[-1]), count=count)
 
     def _staged_removes(self, snapshot: Snapshot, removes: pa.Table) -> Transaction:
         suspends = is_append_only(snapshot) and bool(pc.any(removes["dataChange"]).as_py())
@@ -295,8 +295,8 @@ class Repairing:
             transaction.stage_metadata(_with_append_only(snapshot, "false"))
         return transaction
 
-    def _removed(self, repair: Repair, outcome: CommitOutcome) -> RepairOutcome:
-        landed = self._landed(outcome)
+    def _outcome_of_removal(self, repair: Repair, outcome: CommitOutcome) -> RepairOutcome:
+        landed = self._require_landed(outcome)
         version = landed.version
         if is_suspended(landed.commit_info):
             version = self._set_append_only(self.table.snapshot())
@@ -311,7 +311,7 @@ class Repairing:
     def _set_append_only(self, snapshot: Snapshot) -> int:
         transaction = self._transaction(snapshot, {"restoredProperty": APPEND_ONLY})
         transaction.stage_metadata(_with_append_only(snapshot, "true"))
-        return self._landed(transaction.commit()).version
+        return self._require_landed(transaction.commit()).version
 
     def _transaction(self, snapshot: Snapshot, parameters: dict[str, object]) -> Transaction:
         return Transaction(
@@ -328,7 +328,7 @@ class Repairing:
             ),
         )
 
-    def _landed(self, outcome: CommitOutcome) -> Landed:
+    def _require_landed(self, outcome: CommitOutcome) -> Landed:
         if isinstance(outcome, Conflicted):
             raise outcome.as_error(self.table.uri)
         if not isinstance(outcome, Landed):

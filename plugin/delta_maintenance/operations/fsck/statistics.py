@@ -185,15 +185,15 @@ class ComparedFiles:
             differences = compare_column(
                 self._audited, leaf, contents, physical_rows=rows, live=False
             )
-            names["wrong-statistics"] = _named(names["wrong-statistics"], leaf, differences.wrong)
-            names["loose-bounds"] = _named(names["loose-bounds"], leaf, differences.loose)
+            names["wrong-statistics"] = _mark(names["wrong-statistics"], leaf, differences.wrong)
+            names["loose-bounds"] = _mark(names["loose-bounds"], leaf, differences.loose)
             doubtful[at] = differences.doubtful
         doubtful &= to_bools(pc.is_valid(rows))
         for row in np.flatnonzero(doubtful.any(axis=0)).tolist():
             some = [leaves[at] for at in np.flatnonzero(doubtful[:, row]).tolist()]
             for leaf in self._wrong_columns(row, rows.slice(row, 1), some):
                 mask = np.arange(count) == row
-                names["wrong-statistics"] = _named(names["wrong-statistics"], leaf, mask)
+                names["wrong-statistics"] = _mark(names["wrong-statistics"], leaf, mask)
         for kind, clause in _CLAUSES.items():
             affected = pc.not_equal(names[kind], "")
             listed = pc.utf8_slice_codeunits(names[kind].filter(affected), 2, _MOST_NAMES)
@@ -225,7 +225,7 @@ class ComparedFiles:
         ]
 
 
-def _named(names: pa.StringArray, leaf: StatisticsLeaf, affected: Mask) -> pa.StringArray:
+def _mark(names: pa.StringArray, leaf: StatisticsLeaf, affected: Mask) -> pa.StringArray:
     """Adds the name of a column to those of the affected files."""
     if not affected.any():
         return names

@@ -112,7 +112,7 @@ def measure(
         unpublished = store.unpublished() if isinstance(store, ManagedStore) else None
         unreported = len(store.state.commits) if isinstance(store, ManagedStore) else None
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     kept_versions, unreadable = _kept_versions(store)
     return TableHealth(
         table=snapshot.table,

@@ -43,7 +43,7 @@ def find_holds(
     stored = read_kept_versions(snapshot.log.store)
     holds = [*iceberg_hold(snapshot)]
     notes: list[str] = []
-    for kept_version in _united(snapshot, (*stored, *holders.keep)):
+    for kept_version in _unite(snapshot, (*stored, *holders.keep)):
         if kept_version.until is not None and kept_version.until <= now:
             notes.append(
                 f"kept version {kept_version.name} ended at {kept_version.until:%Y-%m-%dT%H:%M:%SZ}"
@@ -100,7 +100,7 @@ def _distinct(readers: tuple[Reader, ...]) -> tuple[Reader, ...]:
     return tuple(distinct)
 
 
-def _united(snapshot: Snapshot, keeps: tuple[KeptVersion, ...]) -> Iterator[KeptVersion]:
+def _unite(snapshot: Snapshot, keeps: tuple[KeptVersion, ...]) -> Iterator[KeptVersion]:
     """Yields each name once. The later end counts if it is the same version."""
     united: dict[str, KeptVersion] = {}
     for kept_version in keeps:

@@ -50,7 +50,7 @@ def reader_holds(
     """
     holder = f"{reader.kind} {reader.name}"
     if reader.kind in ("stream", "last-read"):
-        return _recorded(snapshot, reader, holder, now, storage_options)
+        return _read_recorded(snapshot, reader, holder, now, storage_options)
     if reader.max_lag is None or reader.address is not None:
         raise InvalidRequestError(
             f"{holder} needs a maximum lag, and no address", remedy="give how far it may lag behind"
@@ -75,7 +75,7 @@ def reader_holds(
     return ReaderHolds(_held(snapshot, holder, wanted, state_text)[0])
 
 
-def _recorded(
+def _read_recorded(
     snapshot: Snapshot,
     reader: Reader,
     holder: str,

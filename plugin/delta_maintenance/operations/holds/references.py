@@ -87,7 +87,7 @@ def references_of(
     return References(
         version=snapshot.version,
         commit=mark_of(None if last_commit is None else last_commit.status),
-        folders=folders.sorted(),
+        folders=folders.sorted_folders(),
         read_at=now,
         seen_at=now,
     )
@@ -99,7 +99,7 @@ def folders_of(snapshot: Snapshot, *, now: datetime) -> set[str]:
     """
     folders = Folders(snapshot.log.store.addresses)
     take_foreign_paths(snapshot, now=now, take=folders.take)
-    return set(folders.sorted())
+    return set(folders.sorted_folders())
 
 
 def _continues(listing: LogListing, known: References) -> bool:
@@ -125,7 +125,7 @@ def _with_newer(
         known,
         version=max(listing.commits),
         commit=known.commit if last_status is None else mark_of(last_status),
-        folders=folders.sorted(),
+        folders=folders.sorted_folders(),
         seen_at=now,
         problem=None,
     )
@@ -158,7 +158,7 @@ def references_in_readable_files(
         for checkpoint in reversed(listing.checkpoints):
             with suppress(DeltaMaintenanceError, FileNotFoundError):
                 take_checkpoint(table.store, checkpoint, take=folders.take)
-    return known.or_failed(problem, folders.sorted(), now=now)
+    return known.or_failed(problem, folders.sorted_folders(), now=now)
 
 
 def _search_text(store: Store, entry: LogEntry, *, folders: Folders) -> bool:
@@ -199,7 +199,7 @@ class Folders:
         """States the addresses of the table, below which folders are its own."""
         self._own = [location_of_root(root).decode(errors="replace") for root in roots]
 
-    def sorted(self) -> tuple[str, ...]:
+    def sorted_folders(self) -> tuple[str, ...]:
         """Returns the folders until now."""
         with self._lock:
             return tuple(sorted(self._found))

@@ -154,7 +154,7 @@ def read_stream(store: Store, table_id: str) -> StreamState:
             return _read(store, table_id)
         except FileNotFoundError as error:
             if attempt == _ATTEMPTS - 1:
-                raise _damaged(f"{error.filename or error} is listed and cannot be read") from None
+                raise _damage(f"{error.filename or error} is listed and cannot be read") from None
     raise AssertionError
 
 
@@ -163,14 +163,14 @@ def _read(store: Store, table_id: str) -> StreamState:
     started = store.stat("metadata")
     if not offsets:
         if commits:
-            raise _damaged("the folder has committed batches and no offsets", file="offsets")
+            raise _damage("the folder has committed batches and no offsets", file="offsets")
         if started is None:
-            raise _damaged("there is no checkpoint of a stream")
+            raise _damage("there is no checkpoint of a stream")
         return StreamState(position=None, is_of_others=False)
     newest = max(offsets)
     before = _before(newest, offsets, commits)
-    ends = _parsed(store, newest)
-    starts = _parsed(store, before) if before is not None else {}
+    ends = _read_offsets(store, newest)
+    starts = _read_offsets(store, before) if before is not None else {}
     mine = [
         source
         for source in {**ends, **starts}
@@ -182,7 +182,7 @@ def _read(store: Store, table_id: str) -> StreamState:
         return StreamState(position=None, is_of_others=not idle)
     done = ends if newest in commits else starts
     unread = min((_next_of(source, done, ends, table_id) for source in mine), key=_version)
-    needs = [_needed(starts.get(source), ends.get(source), table_id) for source in mine]
+    needs = [_oldest_needed(starts.get(source), ends.get(source), table_id) for source in mine]
     known_needs = [needed for needed in needs if needed is not None]
     goes_back = any(_goes_back(starts.get(source), ends.get(source)) for source in mine)
     is_known = len(known_needs) == len(needs) and not goes_back
@@ -208,16 +208,16 @@ def _before(
         done = newest - 1
     if done is None:
         if older and 0 not in offsets:
-            raise _damaged("no batch is recorded as committed", file="commits")
+            raise _damage("no batch is recorded as committed", file="commits")
         # The first batch may be executed again.
         return None
     before = max((batch for batch in older if batch <= done), default=None)
     if before is None and newest > 0:
-        raise _damaged("the offsets of this batch are missing", file=f"offsets/{done}")
+        raise _damage("the offsets of this batch are missing", file=f"offsets/{done}")
     return before
 
 
-def _needed(start: TableOffset | None, end: TableOffset | None, table_id: str) -> int | None:
+def _oldest_needed(start: TableOffset | None, end: TableOffset | None, table_id: str) -> int | None:
     """Returns the oldest version that a source may open; None if that is not recorded.
 
     A reader of the change feed needs the files that its first commit removes, so that the version
@@ -266,22 +266,22 @@ def _batches(store: Store, folder: str) -> dict[int, FileStatus]:
     return {int(name): status for name, status in names if name.isascii() and name.isdigit()}
 
 
-def _parsed(store: Store, batch: int) -> dict[str, TableOffset | None]:
+def _read_offsets(store: Store, batch: int) -> dict[str, TableOffset | None]:
     path = f"offsets/{batch}"
     data = store.read_head(path, _MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise _damaged(f"it has more than {_MOST_BYTES} bytes", file=path)
+        raise _damage(f"it has more than {_MOST_BYTES} bytes", file=path)
     try:
         return parse_offsets(data)
     except ValueError as error:
-        raise _damaged(str(error), file=path) from None
+        raise _damage(str(error), file=path) from None
 
 
 def _newest_time(files: Iterable[FileStatus]) -> int:
     return max(status.modified_ms for status in files)
 
 
-def _damaged(problem: str, *, file: str | None = None) -> RefusedError:
+def _damage(problem: str, *, file: str | None = None) -> RefusedError:
     return RefusedError(problem, file=file)
 
 

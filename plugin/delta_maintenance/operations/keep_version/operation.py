@@ -69,7 +69,7 @@ def plan(
             else f"no version is kept as {options.name}"
         )
     else:
-        opened = _opened(snapshot, options, stored_version, context.started)
+        opened = _open_version(snapshot, options, stored_version, context.started)
         kept = KeptVersion(
             name=options.name, version=opened.version, until=options.until, why=options.why
         )
@@ -150,7 +150,7 @@ def _result(plan: KeepVersionPlan, status: Status, *notes: str) -> KeepVersionRe
     )
 
 
-def _opened(
+def _open_version(
     snapshot: Snapshot,
     options: KeepVersionOptions,
     stored_version: KeptVersion | None,
@@ -200,7 +200,7 @@ def _files_only_here(latest: Snapshot, kept_snapshot: Snapshot) -> int:
             file=error.file,
             remedy="keep a newer version",
         ) from error
-    return len(then.unlisted([chunk for each in needed for chunk in each["path"].chunks]))
+    return len(then.missing([chunk for each in needed for chunk in each["path"].chunks]))
 
 
 def _notes(snapshot: Snapshot, kept_snapshot: Snapshot, until: datetime | None) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from delta_maintenance.errors import shortened
+from delta_maintenance.errors import shorten
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
@@ -243,7 +243,7 @@ def conclusion(result: LayoutReport, outcome: Outcome) -> Conclusion:
     return Conclusion(
         outcome=outcome,
         problem=f"the conditions skip {_percent(result.bytes_skipped)} of the bytes, less than "
-        f"required; most is read by: {shortened(worst.condition, _MOST_SHOWN)}",
+        f"required; most is read by: {shorten(worst.condition, _MOST_SHOWN)}",
         remedy="cluster the table by the columns of the first proposal, or change the conditions",
     )
 
@@ -260,7 +260,7 @@ def _condition_row(reading: ConditionReading) -> tuple[object, ...]:
         _percent(reading.bytes_skipped_after),
         f"{reading.files:,}",
         reading.runs,
-        shortened(reading.condition, _MOST_SHOWN),
+        shorten(reading.condition, _MOST_SHOWN),
     )
 
 

@@ -66,7 +66,7 @@ class Measured:
             count=files.count,
         )
         own_paths = [column.path]
-        after = self._probed(self.clustered(own_paths, columns=own_paths), column.path)
+        after = self._probe(self.cluster_by(own_paths, columns=own_paths), column.path)
         return ColumnLayout(
             name=column.name,
             type=str(column.kind),
@@ -89,7 +89,7 @@ class Measured:
             self.samples[path] = sampled_values(self.files.columns[path], self.weights)
         return self.samples[path]
 
-    def clustered(
+    def cluster_by(
         self, keys: Sequence[Path], *, columns: Sequence[Path] | None = None
     ) -> FileBounds:
         """Returns the files after clustering by these columns, with the bounds of `columns`."""
@@ -98,8 +98,8 @@ class Measured:
 
     def range_reads(self, keys: Sequence[Path]) -> list[float]:
         """Returns the share of bytes that a range of each key reads after clustering by all."""
-        files = self.clustered(keys, columns=keys)
-        return [self._probed(files, path).range.bytes for path in keys]
+        files = self.cluster_by(keys, columns=keys)
+        return [self._probe(files, path).range.bytes for path in keys]
 
     def bytes_to_rewrite(self, keys: Sequence[Path]) -> int:
         """Returns the bytes that clustering rewrites: for one key, of the files that overlap."""
@@ -108,7 +108,7 @@ class Measured:
         counts = np.bincount(self.files.partition, minlength=self.files.partitions)
         return int(self.files.size[counts[self.files.partition] > 1].sum())
 
-    def _probed(self, files: FileBounds, path: Path) -> Probes:
+    def _probe(self, files: FileBounds, path: Path) -> Probes:
         bounds, values = files.columns[path], self.samples[path]
         rows = np.flatnonzero(bounds.known)
         at = pa.array(rows)

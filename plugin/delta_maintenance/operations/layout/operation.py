@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, shortened
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, shorten
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.layout import (
@@ -60,7 +60,7 @@ def plan(
     try:
         report = _report(snapshot, options, context)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     return LayoutPlan(planned_at=context.started, options=options, **report)
 
 
@@ -124,7 +124,7 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
     queries = queries[:_MOST_QUERIES]
     old_keys, key_names = _clustering(snapshot, known)
     shown = _shown(known, options.columns)
-    used = _used(queries, known)
+    used = _used_columns(queries, known)
     chosen = list(dict.fromkeys((*old_keys, *used, *shown)))
     files = read_bounds(snapshot, [known[path] for path in chosen])
     target = options.target_bytes or target_size(snapshot, int(files.size.sum()))
@@ -136,7 +136,7 @@ def _report(snapshot: Snapshot, options: LayoutOptions, context: RunContext) -> 
     )
     proposals = propose(measured, layouts, columns, queries, old_keys)
     readings = _readings(measured, queries, known, columns, proposals)
-    skipped = _skipped(readings)
+    skipped = _share_skipped(readings)
     below = (
         options.fail_under is not None
         and skipped is not None
@@ -177,7 +177,7 @@ def _notes(queries: Sequence[Query], known: Mapping[Path, Column]) -> tuple[str,
         part for query in queries[:_MOST_QUERIES] for part in _not_understood(query, known)
     )
     if opaque:
-        shown = "; ".join(shortened(part, _MOST_SHOWN) for part in list(opaque)[:_SHOWN])
+        shown = "; ".join(shorten(part, _MOST_SHOWN) for part in list(opaque)[:_SHOWN])
         more = f"; and {len(opaque) - _SHOWN} more" if len(opaque) > _SHOWN else ""
         notes.append(
             f"not understood, or no column of the table, so skipping nothing here: {shown}{more}"
@@ -215,7 +215,7 @@ def _shown(known: Mapping[Path, Column], names: Sequence[str]) -> list[Path]:
     return shown_columns
 
 
-def _used(queries: Sequence[Query], known: Mapping[Path, Column]) -> list[Path]:
+def _used_columns(queries: Sequence[Query], known: Mapping[Path, Column]) -> list[Path]:
     used_columns = []
     for query in queries:
         if query.condition is not None:
@@ -243,7 +243,7 @@ def _readings(
     after: Sequence[float] = [1.0] * len(queries)
     if proposals:
         keys = [columns[name].path for name in proposals[0].new_keys]
-        after = bytes_read(queries, measured.clustered(keys))
+        after = bytes_read(queries, measured.cluster_by(keys))
     readings = []
     for query, later in zip(queries, after, strict=True):
         read = read_by(query, files)
@@ -275,7 +275,7 @@ def _not_understood(query: Query, known: Mapping[Path, Column]) -> tuple[str, ..
     return tuple(dict.fromkeys((*conditions.opaque_parts(query.condition), *unknown)))
 
 
-def _skipped(readings: Sequence[ConditionReading]) -> float | None:
+def _share_skipped(readings: Sequence[ConditionReading]) -> float | None:
     if not readings:
         return None
     runs = [reading.runs for reading in readings]

@@ -65,7 +65,7 @@ def propose(
             )
         else:
             now = reads
-            after = _weighted(queries, bytes_read(queries, measured.clustered(keys)))
+            after = _weighted_mean(queries, bytes_read(queries, measured.cluster_by(keys)))
         proposals.append((keys, now, min(now, after)))
     best_gain = max((now - after for keys, now, after in proposals if keys == old), default=0.0)
     best = sorted(
@@ -78,10 +78,10 @@ def propose(
 
 
 def _query_reads(measured: Measured, queries: Sequence[Query]) -> float:
-    return _weighted(queries, bytes_read(queries, measured.files))
+    return _weighted_mean(queries, bytes_read(queries, measured.files))
 
 
-def _weighted(queries: Sequence[Query], shares: Sequence[float]) -> float:
+def _weighted_mean(queries: Sequence[Query], shares: Sequence[float]) -> float:
     return float(np.average(shares, weights=[query.runs for query in queries]))
 
 

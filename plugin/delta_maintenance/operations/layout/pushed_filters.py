@@ -56,17 +56,17 @@ def parse_pushed(metadata: Mapping[str, str]) -> tuple[str, Condition | None]:
     text = ", ".join(
         _EXPRESSION_ID.sub("", part)
         for name in ("PartitionFilters", "PushedFilters")
-        for part in _listed(metadata.get(name, ""))
+        for part in _split_list(metadata.get(name, ""))
     )
     return text, joined(Both, parts)
 
 
 def _conditions(text: str, parse: Callable[[str], Condition]) -> list[Condition]:
-    parts = _listed(text)
+    parts = _split_list(text)
     return [Opaque(part) if _depths(part, max) > _DEEPEST else parse(part) for part in parts]
 
 
-def _listed(text: str) -> list[str]:
+def _split_list(text: str) -> list[str]:
     inside = text.strip().removeprefix("[")
     return _split(inside.removesuffix("]"))
 
@@ -171,7 +171,7 @@ def _is_null(_: str, arguments: list[str]) -> Condition:
     return IsNull(_column(column))
 
 
-def _negated(_: str, arguments: list[str]) -> Condition:
+def _negate(_: str, arguments: list[str]) -> Condition:
     (part,) = arguments
     return Not(_filter(part))
 
@@ -186,7 +186,7 @@ _MADE: Mapping[str, Callable[[str, list[str]], Condition]] = {
     "In": _one_of,
     "And": _two(Both),
     "Or": _two(Either),
-    "Not": _negated,
+    "Not": _negate,
     "IsNull": _is_null,
     "IsNotNull": lambda name, arguments: Not(_is_null(name, arguments)),
     "StringStartsWith": _prefix,

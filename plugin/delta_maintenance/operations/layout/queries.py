@@ -57,7 +57,7 @@ def open_queries(
         )
     for name in names:
         with store.open(name) as raw:
-            yield name, _decompressed(store, name, raw)
+            yield name, _decompress(store, name, raw)
 
 
 def lines_of(stream: io.BufferedReader) -> Iterator[bytes]:
@@ -78,7 +78,7 @@ def lines_of(stream: io.BufferedReader) -> Iterator[bytes]:
         is_whole = ends
 
 
-def _decompressed(store: Store, name: str, raw: BinaryIO) -> io.BufferedReader:
+def _decompress(store: Store, name: str, raw: BinaryIO) -> io.BufferedReader:
     head = store.read_head(name, 8)
     for magic, other in _OTHER_CODECS.items():
         if head.startswith(magic):

@@ -113,9 +113,9 @@ def read_bounds(snapshot: Snapshot, columns: Sequence[Column]) -> FileBounds:
     for number, column in enumerate(stored):
         bounds[column.path] = column_bounds(
             column.kind,
-            least=_joined(files[f"{number} least"]),
-            greatest=_joined(files[f"{number} greatest"]),
-            nulls=_joined(files[f"{number} nulls"]),
+            least=_join(files[f"{number} least"]),
+            greatest=_join(files[f"{number} greatest"]),
+            nulls=_join(files[f"{number} nulls"]),
             rows=rows,
             is_indexed=column.physical in indexed,
         )
@@ -188,5 +188,5 @@ def _leaf(statistics: pa.StructArray, path: Path, kind: pa.DataType) -> pa.Array
     return values
 
 
-def _joined(column: pa.ChunkedArray) -> pa.Array:
+def _join(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks)

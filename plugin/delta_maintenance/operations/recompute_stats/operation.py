@@ -58,7 +58,7 @@ def plan(
         DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         totals = audit_files(snapshot, options, now=context.started)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     engine, engine_reason = _engine(options, totals.files)
     return RecomputeStatsPlan(
         table=snapshot.table,
@@ -143,8 +143,8 @@ def apply(
         run.run()
     except DeltaMaintenanceError as error:
         if run is None or not run.commits or isinstance(error, CommitUnknownError):
-            raise error.located(table=table.uri) from error.__cause__
-        problem = str(error.located(table=table.uri))
+            raise error.locate(table=table.uri) from error.__cause__
+        problem = str(error.locate(table=table.uri))
     return _result(table, run, problem)
 
 

@@ -59,7 +59,7 @@ class Contract:
             domains = snapshot.domain_metadata
             return cls._of(snapshot, snapshot.metadata, domains, layout, target_bytes, proof)
         except DeltaMaintenanceError as error:
-            raise error.located(table=snapshot.table, version=snapshot.version) from None
+            raise error.locate(table=snapshot.table, version=snapshot.version) from None
 
     @classmethod
     def without_mapping(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
@@ -73,7 +73,7 @@ class Contract:
             after, domains = without_mapping(snapshot.metadata), unmapped_domains(snapshot)
             return cls._of(snapshot, after, domains, layout, target_bytes, proof)
         except DeltaMaintenanceError as error:
-            raise error.located(table=snapshot.table, version=snapshot.version) from None
+            raise error.locate(table=snapshot.table, version=snapshot.version) from None
 
     @classmethod
     def _of(

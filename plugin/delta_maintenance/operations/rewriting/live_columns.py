@@ -449,7 +449,7 @@ class FooterReasons:
             if not self.strict:
                 return ()
             if isinstance(error, DeltaMaintenanceError):
-                raise error.located(file=path) from error.__cause__
+                raise error.locate(file=path) from error.__cause__
             raise reading_error(error, file=path) from None
 
     def _reasons(self, location: str, reading_bytes: int) -> tuple[str, ...]:

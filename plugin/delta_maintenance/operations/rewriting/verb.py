@@ -87,8 +87,8 @@ def execute(
         run.through()
     except DeltaMaintenanceError as error:
         if not run.commits.commits or isinstance(error, CommitUnknownError):
-            raise error.located(table=table.uri) from error.__cause__
-        problem = str(error.located(table=table.uri))
+            raise error.locate(table=table.uri) from error.__cause__
+        problem = str(error.locate(table=table.uri))
     return _result(table, surveyed, run, result, problem)
 
 
@@ -274,7 +274,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         try:
             return self._surveyed(snapshot, options, now)
         except DeltaMaintenanceError as error:
-            raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+            raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
 
     def _with_holders(self, surveyed: Survey, options: Options, context: RunContext) -> Plan:
         planned = self._planned(surveyed, options, context.started)

@@ -141,7 +141,7 @@ def _decide(
     try:
         decision = _decided(snapshot, options)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from None
+        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     if not decision.is_noop:
         require_changeable(snapshot, decision, other_writers=options.other_writers)
     return decision

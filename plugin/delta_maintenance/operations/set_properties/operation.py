@@ -33,7 +33,7 @@ def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str
     try:
         request = ChangeRequest.of_properties(options.properties, options.remove)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table) from None
+        raise error.locate(table=snapshot.table) from None
     before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
     after = decide_change(snapshot, request, operation_id=operation_id)
     decision = Decision(

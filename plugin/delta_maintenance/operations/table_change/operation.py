@@ -70,7 +70,7 @@ def decide_change(
                     f"{obstacle.problem}, of which there are {count}", remedy=obstacle.remedy
                 )
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from None
+        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     return change
 
 
@@ -162,7 +162,7 @@ def execute(
             transaction.read_whole_table()
         return _ending(transaction.commit(sleep=context.sleep), plan)
     except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+        raise error.locate(table=table.uri) from error.__cause__
 
 
 def _staged(decision: Decision) -> StagedActions:

@@ -94,7 +94,7 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
         change = support_change(sources, convert_draft=True, lift_suspension=False)
         mark = audit_row_ids(snapshot).mark_above(sources.high_water_mark)
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from None
+        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     if change is None:
         return _Conversion(base=base, domains=maps, notes=notes)
     domain = DomainMetadata(

@@ -141,7 +141,7 @@ def find_dead_files(
         require_no_table_inside(batch, search)
     recorded = recorded_in_hidden_folders(references, search)
     if search.lists_folder:
-        entries = [*entries, unlisted(store, entries, recorded)]
+        entries = [*entries, list_missed(store, entries, recorded)]
     loose = [out_of_use(batch, references, search, dead, recorded) for batch in entries]
     candidates = with_reasons(
         pa.concat_tables([STATUSES.empty_table(), *loose]), references, search, dead
@@ -154,7 +154,7 @@ def find_dead_files(
     # Their names made them count as hidden before.
     dead.keep(HIDDEN, -checksums.num_rows)
     dead.files = pa.concat_tables([old_files, checksums])
-    dead.directories = emptied(*directories_in(entries, dead.files, search))
+    dead.directories = emptied_directories(*directories_in(entries, dead.files, search))
     return dead
 
 
@@ -181,7 +181,7 @@ def recorded_in_hidden_folders(references: FileReferences, search: Search) -> pa
     return texts.filter(booleans(~in_a_log(texts) & ~to_bools(unclean(texts))))
 
 
-def unlisted(store: Store, entries: Sequence[pa.Table], recorded: pa.StringArray) -> pa.Table:
+def list_missed(store: Store, entries: Sequence[pa.Table], recorded: pa.StringArray) -> pa.Table:
     """Returns those of the recorded files that exist and that a listing omits, with their
     checksums (`listing.TREE`).
     """
@@ -271,7 +271,7 @@ def not_archived(
     """
     if files.num_rows and not search.lists_folder:
         # Entries from a log or an inventory have no storage class.
-        entries = [store.archived(files["path"])]
+        entries = [store.list_archived(files["path"])]
     for number, name in enumerate(ARCHIVES):
         paths = [
             chunk
@@ -339,7 +339,7 @@ def require_no_missing(
     Either the table is damaged, or its paths are interpreted wrongly; then files that look
     unreferenced could be live under another name.
     """
-    missing = references.unlisted([chunk for batch in entries for chunk in batch["path"].chunks])
+    missing = references.missing([chunk for batch in entries for chunk in batch["path"].chunks])
     for first_row in range(0, len(missing), _LOOKED_AT_ONCE):
         batch = missing[first_row : first_row + _LOOKED_AT_ONCE]
         names = pa.array([name for pair in batch for name in pair], pa.string())
@@ -390,7 +390,7 @@ def directories_in(
     return old, held
 
 
-def emptied(old: set[str], held: set[str]) -> tuple[str, ...]:
+def emptied_directories(old: set[str], held: set[str]) -> tuple[str, ...]:
     """Returns the old directories without remaining files at any depth."""
     above = set(held)
     for path in held:

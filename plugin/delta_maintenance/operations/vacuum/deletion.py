@@ -168,15 +168,15 @@ def require_data_paths(paths: pa.ChunkedArray) -> None:
 
 
 def _delete(store: Store, files: pa.Table) -> dict[str, StorageError]:
-    failures = _tried(store, files)
+    failures = _try_delete(store, files)
     if failures:
         # A temporary failure of one request must not leave a thousand files for the next run.
         again = pc.is_in(files["path"], value_set=pa.array(list(failures), pa.string()))
-        failures = _tried(store, files.filter(again))
+        failures = _try_delete(store, files.filter(again))
     return failures
 
 
-def _tried(store: Store, files: pa.Table) -> dict[str, StorageError]:
+def _try_delete(store: Store, files: pa.Table) -> dict[str, StorageError]:
     try:
         return store.delete_unchanged(files)
     except StorageError as error:

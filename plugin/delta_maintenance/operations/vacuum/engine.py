@@ -119,7 +119,7 @@ class LocalEngine:
             deleted_before_ms=request.deleted_before_ms,
             keeps_live=request.requires_all,
         )
-        references.held = [(h.holder, h.protected(store.addresses)) for h in request.held]
+        references.held = [(h.holder, h.as_protected_paths(store.addresses)) for h in request.held]
         latest = request.complete(references)
         if problem is None and request.requires_all:
             require_no_missing(store, references, entries)

@@ -28,7 +28,7 @@ class HeldFiles:
     paths: ProtectedPaths | None = None
     """Further files."""
 
-    def protected(self, roots: Sequence[str]) -> ProtectedPaths:
+    def as_protected_paths(self, roots: Sequence[str]) -> ProtectedPaths:
         """Returns all of these files; `roots` are the addresses of the table."""
         protected_paths = ProtectedPaths(roots)
         if self.version is not None:
@@ -48,7 +48,7 @@ def files_of(store: Store, holds: Sequence[Hold]) -> tuple[HeldFiles, ...]:
         HeldFiles(
             holder=hold.holder,
             version=hold.snapshot,
-            paths=None if hold.last is not None else relisting(partial(_removed, store, hold)),
+            paths=None if hold.last is not None else relisting(partial(_removals, store, hold)),
         )
         for hold in holds
     )
@@ -63,7 +63,7 @@ def files_in_manifests(store: Store) -> Iterator[HeldFiles]:
         yield HeldFiles(holder=f"manifests in {MANIFESTS}", paths=paths)
 
 
-def _removed(store: Store, hold: Hold) -> ProtectedPaths:
+def _removals(store: Store, hold: Hold) -> ProtectedPaths:
     listing = list_log(store, first_version=hold.first + 1)
     entries = [listing.commits[version] for version in sorted(listing.commits)]
     removed_paths = ProtectedPaths(store.addresses)

@@ -52,7 +52,7 @@ def plan(
 ) -> VacuumPlan:
     """Plans a vacuum. `survey` returns the exact list of files as well."""
     context = context or RunContext()
-    return _surveyed(snapshot, options or VacuumOptions(), context, now=context.started).plan
+    return _survey(snapshot, options or VacuumOptions(), context, now=context.started).plan
 
 
 def apply(
@@ -76,7 +76,7 @@ def apply(
         if surveyed is None and not plan.is_noop:
             holders = plan.options.holders.as_planned(HeldBack.versions(plan.held))
             options = replace(plan.options, holders=holders)
-            surveyed = _surveyed(table.snapshot(), options, context, now=plan.planned_at)
+            surveyed = _survey(table.snapshot(), options, context, now=plan.planned_at)
         if surveyed is None or surveyed.plan.is_noop:
             made = plan if surveyed is None else surveyed.plan
             return VacuumResult(
@@ -84,11 +84,11 @@ def apply(
                 version=made.version,
                 status="nothing-to-do",
                 held=made.held,
-                notes=(made.reason, *made.notes, *_recorded(table, made)),
+                notes=(made.reason, *made.notes, *_record_vacuumed(table, made)),
             )
         return _VacuumRun(table, surveyed, started, context.new_id, context.progress).run()
     except DeltaMaintenanceError as error:
-        raise error.located(table=table.uri) from error.__cause__
+        raise error.locate(table=table.uri) from error.__cause__
 
 
 def prepare(
@@ -101,7 +101,7 @@ def prepare(
     snapshot = context.snapshot_of(table)
     if context.engine is None and engine_for(snapshot, options) == "spark":
         return None
-    surveyed = _surveyed(snapshot, options, context, now=context.started)
+    surveyed = _survey(snapshot, options, context, now=context.started)
     if context.report is not None:
         write_report(
             surveyed.found.batches(),
@@ -113,7 +113,7 @@ def prepare(
     return Prepared(plan=surveyed.plan, apply=execute, listing=DeadFileListing(surveyed.found))
 
 
-def _surveyed(
+def _survey(
     snapshot: Snapshot, options: VacuumOptions, context: RunContext, *, now: datetime
 ) -> Survey:
     return survey(
@@ -172,7 +172,7 @@ class _VacuumRun:
             )
         complete = finished and not done.lost
         if complete:
-            self.notes += _recorded(self.table, planned)
+            self.notes += _record_vacuumed(self.table, planned)
         return VacuumResult(
             table=planned.table,
             version=max(self.watch.latest.version, start or 0, end or 0),
@@ -309,7 +309,7 @@ def _require_young(planned: VacuumPlan, now: datetime) -> None:
         )
 
 
-def _recorded(table: Table, planned: VacuumPlan) -> tuple[str, ...]:
+def _record_vacuumed(table: Table, planned: VacuumPlan) -> tuple[str, ...]:
     """Records where the next `lite` vacuum begins. Returns a note if that fails."""
     try:
         if planned.last_commit is not None:

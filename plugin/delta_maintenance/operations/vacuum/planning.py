@@ -92,7 +92,7 @@ def survey(
     try:
         return _SurveyRun(snapshot, options, now, engine, storage_options).run()
     except DeltaMaintenanceError as error:
-        raise error.located(table=snapshot.table, version=snapshot.version) from error.__cause__
+        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
 
 
 def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "spark"]:
@@ -139,7 +139,7 @@ def require_vacuumable(snapshot: Snapshot) -> None:
     require_writable(snapshot, Operation.VACUUM)
     unread = [p for p in snapshot.properties.problems if "deletedFileRetention" in p]
     if unread:
-        raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+        raise _refusal(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
 
 
 class _SurveyRun:
@@ -328,7 +328,7 @@ class _SurveyRun:
                 "the checkpoint contains the age of the files that they removed"
             )
         if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
-            raise _refused(
+            raise _refusal(
                 self.snapshot,
                 f"the log does not cover the last {duration_text(self.retention)}, so the files "
                 "removed in that time are unknown",
@@ -371,7 +371,7 @@ class _SurveyRun:
                 f"a retention of {duration_text(requested)} is negative", remedy="give zero or more"
             )
         if requested < least and not flags:
-            raise _refused(
+            raise _refusal(
                 self.snapshot,
                 f"a retention of {duration_text(requested)} is shorter than {duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
@@ -457,7 +457,7 @@ class _SurveyRun:
 def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
     """Raises `RefusedError` if a newer version has other settings for the deletion of files."""
     if Settings.of(snapshot) != settings:
-        raise _refused(
+        raise _refusal(
             snapshot,
             "the table's retention, partitioning or Iceberg support has just changed",
             "plan again",
@@ -483,5 +483,5 @@ def _large(files: int, size: int, dead: Found) -> str | None:
     return None
 
 
-def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
     return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

@@ -14,7 +14,7 @@ from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    blocked,
+    block,
     given,
     not_due,
     requests_to_list,
@@ -68,7 +68,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return None
     least = max(health.deleted_file_retention, LEAST_RETENTION)
     if rule.retention is not None and rule.retention < least:
-        return blocked(
+        return block(
             "vacuum",
             f"the policy's retention of {duration_text(rule.retention)} is shorter than "
             f"{duration_text(least)}; set a longer one, or run vacuum manually",

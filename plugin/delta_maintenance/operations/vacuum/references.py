@@ -102,7 +102,7 @@ class FileReferences:
         vectors = adds["deletionVector"].chunks if "deletionVector" in adds.column_names else []
         return [*adds["path"].chunks, *(deletion_vector_paths(chunk)[0] for chunk in vectors)]
 
-    def unlisted(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
+    def missing(self, listed: Sequence[pa.StringArray]) -> list[tuple[str, str]]:
         """Returns the live files below the root that the listing does not contain under any
         spelling that readers use: decoded once, or as written. They must have been kept.
 
@@ -144,7 +144,7 @@ def read_references(
     readers interpret differently.
     """
 
-    def collected(sound: Snapshot) -> tuple[FileReferences, str | None]:
+    def collect(sound: Snapshot) -> tuple[FileReferences, str | None]:
         references = FileReferences.none(sound.log.store.addresses, keeps_live=keeps_live)
         audit = PathAudit(sound.table)
         for batch in sound.log.scan(fields=REFERENCE_FIELDS):
@@ -159,7 +159,7 @@ def read_references(
             )
         return references, audit.problem()
 
-    return snapshot.avoiding_damage(collected)
+    return snapshot.avoiding_damage(collect)
 
 
 def protect_live_files(protected: ProtectedPaths, snapshot: Snapshot) -> None:
@@ -178,7 +178,7 @@ def protect_removed(protected: ProtectedPaths, store: Store, entries: Sequence[L
     `CorruptTableError` if a commit cannot be read, `FileNotFoundError` if one was deleted after the
     listing.
     """
-    for actions in _removed(store, entries):
+    for actions in _removed_files(store, entries):
         protected.add(actions.removes)
         protected.add(pa.table({"path": actions.cdc_paths}))
 
@@ -274,16 +274,16 @@ def removed_paths(store: Store, entries: Sequence[LogEntry]) -> pa.StringArray:
     if one was deleted after the listing.
     """
     path_arrays: list[pa.BinaryArray] = []
-    for actions in _removed(store, entries):
+    for actions in _removed_files(store, entries):
         path_arrays += _locations(actions, store.addresses)
     return valid_texts(pc.unique(pa.chunked_array(path_arrays, pa.binary())))
 
 
-def _removed(store: Store, entries: Sequence[LogEntry]) -> Iterator[ParsedFileActions]:
+def _removed_files(store: Store, entries: Sequence[LogEntry]) -> Iterator[ParsedFileActions]:
     contents = read_ahead(store, entries, partial(_content, LogTail(store, entries)))
     everything = ((_readable(content)[0], True) for _, content in contents)
     for sources, _ in _batches(everything):
-        yield _parsed(sources)
+        yield _parse(sources)
 
 
 @dataclass(slots=True)
@@ -317,7 +317,7 @@ class Removals:
         commit was deleted after the listing.
         """
         for sources, late in _batches(self._lines()):
-            for parsed in self._parsed(sources):
+            for parsed in self._parse_each(sources):
                 yield pa.table({"path": parsed.cdc_paths}), late
                 removes = parsed.removes
                 if late:
@@ -347,15 +347,15 @@ class Removals:
                 self.swept_to = version
             yield lines, late
 
-    def _parsed(self, sources: list[FileLines]) -> Iterator[ParsedFileActions]:
+    def _parse_each(self, sources: list[FileLines]) -> Iterator[ParsedFileActions]:
         try:
-            yield _parsed(sources)
+            yield _parse(sources)
         except CorruptTableError as error:
             if len(sources) == 1:
                 self.unreadable.append(error)
                 return
             for source in sources:
-                yield from self._parsed([source])
+                yield from self._parse_each([source])
 
 
 _Content = CommitText | CorruptTableError
@@ -396,7 +396,7 @@ def _batches(
     yield from ((lines, flag) for flag, lines in waiting.items() if lines)
 
 
-def _parsed(sources: Sequence[FileLines]) -> ParsedFileActions:
+def _parse(sources: Sequence[FileLines]) -> ParsedFileActions:
     keys = MapKeys(partition_columns=frozenset())
     return parse_file_actions(sources, keys=keys, fields=_REMOVED_FIELDS)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from urllib.parse import unquote
 
-from delta_maintenance.address import encoded
+from delta_maintenance.address import encode_part
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class NamePattern:
 
     def matches(self, below: Sequence[str]) -> bool:
         """Whether a name matches, given its parts below the catalog."""
-        path = "/".join(encoded(name_part) for name_part in below)
+        path = "/".join(encode_part(name_part) for name_part in below)
         return _expression("/".join(["", *self._parts])).fullmatch(f"/{path}") is not None
 
     def leads_to(self, below: Sequence[str]) -> bool:
@@ -91,7 +91,7 @@ class NamePattern:
         for pattern_part, name_part in zip(self._parts, below, strict=False):
             if pattern_part == "**":
                 return True
-            if not _expression(pattern_part).fullmatch(encoded(name_part)):
+            if not _expression(pattern_part).fullmatch(encode_part(name_part)):
                 return False
         return len(below) < len(self._parts)
 
@@ -108,5 +108,5 @@ def _literal(name_part: str) -> str:
     """Encodes the literal characters of a part as names are encoded."""
     pieces = re.split(r"([*?]+)", name_part)
     return "".join(
-        piece if number % 2 else encoded(unquote(piece)) for number, piece in enumerate(pieces)
+        piece if number % 2 else encode_part(unquote(piece)) for number, piece in enumerate(pieces)
     )

@@ -191,7 +191,7 @@ def load(descriptor: DeletionVectorDescriptor, read: Callable[[str], FileBytes])
     except FileNotFoundError:
         raise CorruptTableError("the file of a deletion vector is missing", file=path) from None
     except CorruptTableError as error:
-        error.located(file=path)
+        error.locate(file=path)
         raise
     return bitmap
 

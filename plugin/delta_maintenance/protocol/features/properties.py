@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError, shortened
+from delta_maintenance.errors import InvalidRequestError, shorten
 
 CheckpointPolicy = Literal["classic", "v2"]
 
@@ -141,7 +141,7 @@ _INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.patt
 
 def _invalid_interval(text: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{shortened(text, _MOST_QUOTED)!r} is not a valid interval",
+        f"{shorten(text, _MOST_QUOTED)!r} is not a valid interval",
         remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
     )
 

@@ -192,7 +192,7 @@ def require_supported(
         _require_versions(protocol, operation)
         _require_features(protocol, operation)
     except (CorruptTableError, UnsupportedFeatureError) as error:
-        raise error.located(table=table, version=version) from None
+        raise error.locate(table=table, version=version) from None
 
 
 _EVERYTHING = frozenset(Operation)

@@ -37,7 +37,7 @@ def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int], pairs: bool = 
         except CorruptTableError as error:
             if number is not None:
                 error.problem = f"line {number}: {error.problem}"
-            raise error.located(file=name) from None
+            raise error.locate(file=name) from None
     return b"\n".join([*tidy, b""])
 
 

@@ -305,7 +305,7 @@ def parse_other_lines(
                     actions.take(name, value)
         except CorruptTableError as error:
             error.problem = f"line {number}: {error.problem}"
-            raise error.located(file=text.name) from None
+            raise error.locate(file=text.name) from None
     return actions, files
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from delta_maintenance.errors import RefusedError, shortened
+from delta_maintenance.errors import RefusedError, shorten
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.features.registry import supports
@@ -129,7 +129,7 @@ def stats_columns_problem(metadata: Metadata) -> str | None:
     if not unknown:
         return None
     return (
-        f"{STATS_COLUMNS} names {shortened(', '.join(unknown), _SHOWN)}, which no data column is "
+        f"{STATS_COLUMNS} names {shorten(', '.join(unknown), _SHOWN)}, which no data column is "
         "called; columns that it does not name get no statistics"
     )
 

@@ -18,7 +18,7 @@ from delta_maintenance import clock
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.azure.options import AzureOptions
-from delta_maintenance.storage.core.option_values import redacted, require_package
+from delta_maintenance.storage.core.option_values import hide_secrets, require_package
 from delta_maintenance.storage.core.vended import VendedOptions
 
 
@@ -35,7 +35,7 @@ class AzureFailure(RequestFailure):
         return self.status == 412 or self.code in codes
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         # Lease errors have the same status.
         return self.status == 412 and self.code == "ConditionNotMet"
 
@@ -45,7 +45,7 @@ class AzureFailure(RequestFailure):
         return False
 
     @property
-    def archived(self) -> bool:
+    def is_archived(self) -> bool:
         return self.code == "BlobArchived"
 
     @property
@@ -153,14 +153,14 @@ class AzureClient(RestClient):
         if query_parts:
             url += "?" + "&".join(query_parts)
 
-        def refused(answer: Answer) -> AzureFailure:
+        def failure_of_answer(answer: Answer) -> AzureFailure:
             # A proxy may echo the request in its answer.
             token = all_headers.get("Authorization", "").rpartition(" ")[2]
             signature = _SIGNATURE.search(options.sas_token or "")
             secrets = (token, options.sas_token, signature[2] if signature else None)
             return _failure_of(answer, secrets)
 
-        return self._exchange(method, url, all_headers, body or None, refused=refused)
+        return self._exchange(method, url, all_headers, body or None, refused=failure_of_answer)
 
 
 class _Tokens:
@@ -233,7 +233,7 @@ def _signature(
 
 def _failure_of(answer: Answer, secrets: Iterable[str | None]) -> AzureFailure:
     """Converts an unsuccessful answer to a failure."""
-    text = redacted(answer.body.decode(errors="replace"), secrets)
+    text = hide_secrets(answer.body.decode(errors="replace"), secrets)
     # Only these elements are used, because the rest may repeat the signed text.
     code = answer.headers.get("x-ms-error-code", "")
     code_element = re.search(r"<Code>([^<]*)</Code>", text)

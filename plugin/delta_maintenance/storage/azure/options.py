@@ -102,7 +102,7 @@ class AzureOptions:
         two names of one option with different values, and a missing account. Messages never contain
         values, because they may be secrets.
         """
-        values = _expanded(named_values(given, names_of(StoreKind.AZURE), store="Azure"))
+        values = _expand(named_values(given, names_of(StoreKind.AZURE), store="Azure"))
         anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
         around = _surroundings(environment or {})
         account = values.get("account") or address.account or around.get("account")
@@ -162,7 +162,7 @@ class AzureOptions:
         return {**values, "AZURE_STORAGE_CONNECTION_STRING": None}
 
 
-def _expanded(values: dict[str, str]) -> dict[str, str]:
+def _expand(values: dict[str, str]) -> dict[str, str]:
     """Adds the values of a connection string. Values that are given separately take precedence."""
     text = values.pop("connection_string", None)
     if text is None:
@@ -179,7 +179,7 @@ def _expanded(values: dict[str, str]) -> dict[str, str]:
 
 def _surroundings(environment: Mapping[str, str]) -> dict[str, str]:
     """Returns the values of the environment, with credentials of one kind only."""
-    values = _expanded(
+    values = _expand(
         {
             name: environment[variable]
             for name, variable in variables_of(StoreKind.AZURE).items()

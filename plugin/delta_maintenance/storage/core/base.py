@@ -241,7 +241,7 @@ class Store(ABC):
 
         return statuses_by_listing(self.list_from, paths)
 
-    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+    def list_archived(self, paths: pa.ChunkedArray) -> pa.Table:
         """Returns those of the files that cannot be read at once (`listing.TREE`).
 
         Only stores with such storage classes have any. The contents of the directories are listed.
@@ -396,8 +396,8 @@ class WrappedStore(ReadOnlyStore):
     def statuses(self, paths: pa.ChunkedArray) -> pa.Table:
         return self._store.statuses(paths)
 
-    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
-        return self._store.archived(paths)
+    def list_archived(self, paths: pa.ChunkedArray) -> pa.Table:
+        return self._store.list_archived(paths)
 
     def read(self, path: str) -> bytes:
         return self._store.read(path)

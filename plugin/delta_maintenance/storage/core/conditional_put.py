@@ -98,12 +98,12 @@ class ConditionalPut(ABC):
             # A failed precondition is as ambiguous as a lost answer: the HTTP client may have
             # repeated the request by itself, and the repetition then finds the object of the first
             # attempt.
-            if cause.precondition_failed or cause.unanswered:
+            if cause.precondition_failed or cause.is_unsure:
                 try:
                     return self._outcome_of(key, source, size, put_id)
                 except RequestFailure as failure:
                     ambiguity = f"{cause}; reading it back: {failure}"
-            if cause.precondition_failed or not (cause.unanswered or cause.conflict):
+            if cause.precondition_failed or not (cause.is_unsure or cause.conflict):
                 # The existing object has disappeared. It may be a version that others have read and
                 # that log cleanup has deleted since: a repeated put could restore it.
                 break
@@ -199,7 +199,7 @@ class ConditionalPut(ABC):
                 self.delete_probe(probe)
 
     def _error(self, failure: RequestFailure) -> DeltaMaintenanceError:
-        if failure.unsupported:
+        if failure.is_unsupported:
             return _no_conditions(str(failure))
         return storage_error(failure, permission=self.permission)
 

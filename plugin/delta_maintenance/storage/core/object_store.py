@@ -226,7 +226,7 @@ class ObjectStore(Store):
         names = [key[len(self._prefix) :].removesuffix("/") for key in below]
         return pa.concat_tables([*files, tree_of(names, EntryKind.DIRECTORY)])
 
-    def archived(self, paths: pa.ChunkedArray) -> pa.Table:
+    def list_archived(self, paths: pa.ChunkedArray) -> pa.Table:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -276,7 +276,7 @@ class ObjectStore(Store):
         try:
             return self._bucket.get(self._key(path), span=span, tag=tag)
         except RequestFailure as failure:
-            if failure.changed and tag:
+            if failure.is_changed and tag:
                 raise StorageError(
                     "the file was replaced while it was read", file=path, remedy="run again"
                 ) from failure
@@ -286,7 +286,7 @@ class ObjectStore(Store):
         try:
             return self._creator.put(self._key(path), source, size)
         except DeltaMaintenanceError as error:
-            error.located(file=path)
+            error.locate(file=path)
             raise
 
     def _list(self, within: str, start: str) -> Iterator[FileStatus]:
@@ -344,7 +344,7 @@ class ObjectStore(Store):
         failures = self._bucket.delete(list(path_of), times=times) if path_of else {}
         for key, failure in failures.items():
             file = path_of[key]
-            if failure.changed and times is not None:
+            if failure.is_changed and times is not None:
                 kept[file] = StorageError(
                     "the file was replaced since it was listed", file=file, remedy="run again"
                 )

@@ -51,7 +51,7 @@ def flag(value: str | None, name: str) -> bool | None:
     )
 
 
-def redacted(text: str, secrets: Iterable[str | None]) -> str:
+def hide_secrets(text: str, secrets: Iterable[str | None]) -> str:
     """Returns the text without any of the secrets."""
     for secret in secrets:
         if secret:

@@ -53,7 +53,7 @@ class VendedOptions(Generic[Options]):
         """Returns the options for the root now. Raises the errors of `CredentialSource`."""
         return self._of(self._source.current(write=write))
 
-    def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
+    def divide(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Divides keys to delete, so that one request can delete each part."""
         keys_by_prefix: dict[str, list[str]] = {}
         for key in keys:
@@ -71,7 +71,7 @@ class VendedOptions(Generic[Options]):
         try:
             return request(self._of(credentials))
         except RequestFailure as failure:
-            if not failure.access or not self._source.rejected(credentials):
+            if not failure.access or not self._source.reject(credentials):
                 raise
         return request(self._of(self._source.current(write=write, address=address)))
 

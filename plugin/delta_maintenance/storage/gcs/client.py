@@ -199,7 +199,7 @@ class GCSClient(RestClient):
             return self._send(method, path + query_text, dict(headers or {}), body)
         url = self.endpoint + path
 
-        def authorized(options: GCSOptions) -> Answer:
+        def authorize(options: GCSOptions) -> Answer:
             all_headers = dict(headers or {})
             if options.access_token is not None:
                 all_headers["authorization"] = f"Bearer {options.access_token}"
@@ -210,25 +210,25 @@ class GCSClient(RestClient):
         if self._vended is not None:
             if key is None:
                 key = self._key(path, query or {})
-            return self._vended.sent(authorized, write=method not in ("GET", "HEAD"), key=key)
-        return authorized(self._options)
+            return self._vended.sent(authorize, write=method not in ("GET", "HEAD"), key=key)
+        return authorize(self._options)
 
-    def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
+    def divide(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Divides keys to delete, so that the credentials of a request are those of all keys."""
-        return [keys] if self._vended is None else self._vended.divided(keys)
+        return [keys] if self._vended is None else self._vended.divide(keys)
 
     def _key(self, path: str, query: Mapping[str, object]) -> str:
         name = path.removeprefix(f"{self.bucket_path}/o/")
         return unquote(name) if name != path else str(query.get("name", query.get("prefix", "")))
 
     def _send(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Answer:
-        def refused(answer: Answer) -> GCSFailure:
+        def failure_of_answer(answer: Answer) -> GCSFailure:
             # A proxy may echo the request in its answer.
             token = headers.get("authorization", "").rpartition(" ")[2]
             text = answer.body.replace(token.encode(), b"***") if token else answer.body
             return failure_of(answer.status, text)
 
-        return self._exchange(method, url, headers, body, refused=refused)
+        return self._exchange(method, url, headers, body, refused=failure_of_answer)
 
     def _is_emulator(self, options: GCSOptions) -> bool:
         return not (

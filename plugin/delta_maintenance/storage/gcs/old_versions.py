@@ -38,7 +38,7 @@ class GCSOldVersions:
         settings = self._settings()
         ends = _Ends.of(settings, self._prefix)
         entries = self._entries({"versions": "true"}, _NONCURRENT)
-        for item, newer in _counted(entries, ends.most_newer):
+        for item, newer in _count_newer(entries, ends.most_newer):
             if "timeDeleted" not in item:
                 continue
             ends_ms = ends.of_item(item, newer)
@@ -214,7 +214,7 @@ def _rule(condition: Mapping[str, Any]) -> _Rule:
     )
 
 
-def _counted(
+def _count_newer(
     items: Iterable[Mapping[str, Any]], most: int
 ) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Yields each item with the number of newer versions of its object, counted up to `most`.

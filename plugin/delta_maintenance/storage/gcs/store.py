@@ -75,7 +75,7 @@ class GCSPut(ConditionalPut):
         }
         if size > self.multipart_size:
             return self._stage_parts(key, description, source, size, condition)
-        body, content_type = _related(description, source.read(), put_id)
+        body, content_type = _multipart(description, source.read(), put_id)
         return partial(
             self._client.send,
             "POST",
@@ -167,7 +167,7 @@ class GCSPut(ConditionalPut):
             raise
 
 
-def _related(description: dict[str, object], data: bytes, put_id: str) -> tuple[bytes, str]:
+def _multipart(description: dict[str, object], data: bytes, put_id: str) -> tuple[bytes, str]:
     """Returns a multipart body of description and data (RFC 2387), and its content type."""
     boundary = f"part-{put_id}"
     while boundary.encode() in data:
@@ -332,7 +332,7 @@ def delete_objects(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestF
     """
     batches = [
         key_group[start : start + _PER_BATCH]
-        for key_group in client.divided(keys)
+        for key_group in client.divide(keys)
         for start in range(0, len(key_group), _PER_BATCH)
     ]
     if len(batches) == 1:
@@ -348,7 +348,7 @@ def _delete(client: GCSClient, keys: Sequence[str]) -> dict[str, RequestFailure]
     failures = _attempt(client, keys)
     for pause in PAUSES:
         # Single requests of a batch can be throttled.
-        again = [key for key, failure in failures.items() if failure.unanswered or failure.conflict]
+        again = [key for key, failure in failures.items() if failure.is_unsure or failure.conflict]
         if not again:
             break
         client.sleep(pause)

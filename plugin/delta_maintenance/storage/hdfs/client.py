@@ -68,7 +68,7 @@ class HdfsFailure(RequestFailure):
         return _REMEDIES.get(self.code)
 
     @property
-    def unsupported(self) -> bool:
+    def is_unsupported(self) -> bool:
         return self.status == 501 or self.code == "UnsupportedOperationException"
 
     @property

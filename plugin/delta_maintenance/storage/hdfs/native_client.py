@@ -101,21 +101,21 @@ class NativeClient(HdfsClient):
         self._options = options
         self._patience = patience
         self._native: Any = None
-        self._native = self._opened()
+        self._native = self._open()
 
     def status(self, path: str) -> Entry:
         info = self._patiently("status", lambda native, _: native.get_file_info(path))
         return _entry(info, "")
 
     def entries(self, path: str, after: str = "") -> Iterator[Entry]:
-        def listed(native: Any, step: Step) -> list[Any]:
+        def list_directory(native: Any, step: Step) -> list[Any]:
             statuses, listing = [], iter(native.list_status(path, False))
             while (info := step("list", lambda: next(listing, None))) is not None:
                 statuses.append(info)
             return statuses
 
         # The package can only list from the beginning, and listing a file returns the file itself.
-        for info in self._patiently("list", listed):
+        for info in self._patiently("list", list_directory):
             name = info.path.rpartition("/")[2]
             if info.path.rstrip("/") != path.rstrip("/") and name > after:
                 yield _entry(info, name)
@@ -170,7 +170,7 @@ class NativeClient(HdfsClient):
 
     def _once(self, name: str, attempt: Callable[[Any, Step], T]) -> T:
         """Calls the client of the package once. `HdfsFailure` if that fails."""
-        native = self._native or self._opened()
+        native = self._native or self._open()
         try:
             result = within_steps(partial(attempt, native), self._patience, name=name)
         except StepTimeoutError as late:
@@ -187,7 +187,7 @@ class NativeClient(HdfsClient):
             self._native = None
         raise failure
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         import hdfs_native
 
         options = self._options

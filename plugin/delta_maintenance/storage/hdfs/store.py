@@ -299,7 +299,7 @@ class HdfsStore(DirectoryStore):
         try:
             return self._creator.put(key, source, size)
         except DeltaMaintenanceError as error:
-            error.located(file=path)
+            error.locate(file=path)
             raise
 
     def _delete(self, path: str) -> RequestFailure | None:

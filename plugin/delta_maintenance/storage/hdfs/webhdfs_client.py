@@ -14,7 +14,7 @@ from delta_maintenance.redaction import redact
 from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, patiently
 from delta_maintenance.storage.core.directory_store import Entry
-from delta_maintenance.storage.core.option_values import redacted, require_package
+from delta_maintenance.storage.core.option_values import hide_secrets, require_package
 from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.options import WebHdfsOptions
 
@@ -186,7 +186,7 @@ def _failure_of(answer: Answer, token: str | None) -> HdfsFailure:
         exception = json.loads(answer.body)["RemoteException"]
         code = str(exception["exception"])
         lines = str(exception["message"]).splitlines()
-        detail = redact(redacted(lines[0], (token,)))[:200] if lines else ""
+        detail = redact(hide_secrets(lines[0], (token,)))[:200] if lines else ""
     except (ValueError, KeyError, TypeError):
         # Proxies answer in plain text.
         pass

@@ -86,7 +86,7 @@ class OpenDirectories:
         self._closed = False
 
     @contextmanager
-    def entered(self, directory: str) -> Iterator[int]:
+    def enter(self, directory: str) -> Iterator[int]:
         """Opens a directory, by its path below the root, for the duration of the block.
 
         Each block gets a new descriptor, because two listings through one descriptor would share

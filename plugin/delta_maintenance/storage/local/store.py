@@ -61,7 +61,7 @@ class LocalStore(Store):
     def stat(self, path: str) -> FileStatus | None:
         segments = check_path(path).split("/")
         with (
-            self._translated(path),
+            self._translate(path),
             suppress(FileNotFoundError),
             self._directory(segments[:-1]) as parent,
         ):
@@ -73,8 +73,8 @@ class LocalStore(Store):
         return None
 
     def read(self, path: str) -> bytes:
-        with self._translated(path, missing=True):
-            descriptor, size = self._opened(path)
+        with self._translate(path, missing=True):
+            descriptor, size = self._open(path)
             try:
                 # One byte more than expected, because only an empty read proves the end of the
                 # file.
@@ -92,12 +92,12 @@ class LocalStore(Store):
             return file.read(min(size, os.fstat(file.fileno()).st_size))
 
     def open(self, path: str) -> BinaryIO:
-        with self._translated(path, missing=True):
-            descriptor, _ = self._opened(path)
+        with self._translate(path, missing=True):
+            descriptor, _ = self._open(path)
             return open_source(descriptor, path)
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
-        with self._translated(path), self._temporary(path) as temporary:
+        with self._translate(path), self._temporary(path) as temporary:
             if temporary.target() is not None:
                 return Put.EXISTS
             with temporary.writer() as file:
@@ -109,7 +109,7 @@ class LocalStore(Store):
 
     def put_from(self, path: str, source: BinaryIO) -> None:
         source.seek(0)
-        with self._translated(path), self._temporary(path) as temporary:
+        with self._translate(path), self._temporary(path) as temporary:
             with temporary.writer() as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             temporary.sync()
@@ -127,7 +127,7 @@ class LocalStore(Store):
         with self._temporary(path) as temporary:
             with temporary.writer() as file:
                 yield file
-            with self._translated(path):
+            with self._translate(path):
                 outcome = self._link(temporary)
         if outcome is Put.EXISTS:
             raise FileExistsError(errno.EEXIST, "another writer's file exists", path)
@@ -135,7 +135,7 @@ class LocalStore(Store):
     def delete(self, path: str) -> None:
         segments = check_path(path).split("/")
         with (
-            self._translated(path),
+            self._translate(path),
             suppress(FileNotFoundError),
             self._directory(segments[:-1]) as parent,
         ):
@@ -176,7 +176,7 @@ class LocalStore(Store):
     def remove_empty_directory(self, path: str) -> bool:
         segments = check_path(path).split("/")
         try:
-            with self._translated(path, missing=True), self._directory(segments[:-1]) as parent:
+            with self._translate(path, missing=True), self._directory(segments[:-1]) as parent:
                 return remove_if_empty(segments[-1], parent)
         except FileNotFoundError:
             return True
@@ -193,8 +193,8 @@ class LocalStore(Store):
         @contextmanager
         def enter(directory: str) -> Iterator[int]:
             with (
-                self._translated(directory or self.root, missing=True),
-                opened.entered(directory) as here,
+                self._translate(directory or self.root, missing=True),
+                opened.enter(directory) as here,
             ):
                 yield here
 
@@ -204,7 +204,7 @@ class LocalStore(Store):
     def _list(self, directory: str, start: str) -> Iterator[FileStatus]:
         within = f"{directory}/" if directory else ""
         with (
-            self._translated(directory or self.root),
+            self._translate(directory or self.root),
             suppress(FileNotFoundError),
             self._directory(directory.split("/") if directory else []) as here,
         ):
@@ -228,7 +228,7 @@ class LocalStore(Store):
                     raise storage_error(error, within + name) from error
                 yield _status(within + name, status)
 
-    def _opened(self, path: str) -> tuple[int, int]:
+    def _open(self, path: str) -> tuple[int, int]:
         """Returns a descriptor of a file, and its size."""
         segments = check_path(path).split("/")
         with self._directory(segments[:-1]) as parent:
@@ -289,7 +289,7 @@ class LocalStore(Store):
         """Creates a temporary file beside `path` and removes it at the end of the block."""
         *segments, name = check_path(path).split("/")
         with ExitStack() as cleanup:
-            with self._translated(path):
+            with self._translate(path):
                 parent = cleanup.enter_context(self._directory(segments, create=True))
                 temporary = _Temporary(parent, path, f".{name}.{self._new_id()}.tmp")
                 cleanup.callback(temporary.discard)
@@ -332,7 +332,7 @@ class LocalStore(Store):
         return Put.DONE
 
     @contextmanager
-    def _translated(self, path: str, *, missing: bool = False) -> Iterator[None]:
+    def _translate(self, path: str, *, missing: bool = False) -> Iterator[None]:
         """Converts system errors to errors of this library, except `FileNotFoundError` if
         `missing`.
         """

@@ -19,8 +19,8 @@ from delta_maintenance.rest.usage import Meter, Usage, class_of_s3
 from delta_maintenance.storage.core.option_values import (
     check_endpoint,
     flag,
+    hide_secrets,
     named_values,
-    redacted,
 )
 from delta_maintenance.storage.core.vended import VendedOptions
 from delta_maintenance.store_options import names_of
@@ -90,9 +90,9 @@ class S3Options:
             "AWS_SESSION_TOKEN": self.session_token,
         }
 
-    def redacted(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """Returns the text without any of the secrets."""
-        return redacted(text, (self.secret_access_key, self.session_token, self.access_key_id))
+        return hide_secrets(text, (self.secret_access_key, self.session_token, self.access_key_id))
 
 
 Reply = dict[str, Any]
@@ -182,18 +182,18 @@ class S3Failure(RequestFailure):
     )
 
     @property
-    def archived(self) -> bool:
+    def is_archived(self) -> bool:
         return self.code == "InvalidObjectState"
 
     @property
-    def unsupported(self) -> bool:
+    def is_unsupported(self) -> bool:
         return self.status == 501 or self.code in ("NotImplemented", "ParamValidationError")
 
     @property
-    def unanswered(self) -> bool:
+    def is_unsure(self) -> bool:
         if self.code in ("RequestTimeout", "SlowDown"):
             return True
-        return not self.unsupported and super().unanswered
+        return not self.is_unsupported and super().is_unsure
 
 
 class S3Client:
@@ -301,9 +301,9 @@ class S3Client:
             return self._vended.sent(signed, write=method not in _READS, key=key)
         return self._send_as(method, parameters, self._options)
 
-    def divided(self, keys: Sequence[str]) -> list[Sequence[str]]:
+    def divide(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Divides keys to delete, so that the credentials of a request are those of all keys."""
-        return [keys] if self._vended is None else self._vended.divided(keys)
+        return [keys] if self._vended is None else self._vended.divide(keys)
 
     @property
     def usage(self) -> Usage:
@@ -363,9 +363,9 @@ def _failure(error: Exception, options: S3Options) -> S3Failure:
         return S3Failure(
             status=answer.get("ResponseMetadata", {}).get("HTTPStatusCode"),
             code=str(detail.get("Code", "")),
-            detail=options.redacted(_message(detail)),
+            detail=options.redact(_message(detail)),
         )
-    return S3Failure(status=None, code=type(error).__name__, detail=options.redacted(str(error)))
+    return S3Failure(status=None, code=type(error).__name__, detail=options.redact(str(error)))
 
 
 def _message(detail: dict[str, Any]) -> str:

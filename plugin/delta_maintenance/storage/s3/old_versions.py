@@ -136,7 +136,7 @@ class S3OldVersions:
             return self._call(method, permission)
         except StorageError as error:
             cause = error.__cause__
-            if isinstance(cause, S3Failure) and (missing == cause.code or cause.unsupported):
+            if isinstance(cause, S3Failure) and (missing == cause.code or cause.is_unsupported):
                 return {}
             raise
 

@@ -213,7 +213,7 @@ class _S3Bucket(Bucket):
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
         failures: dict[str, RequestFailure] = {}
-        for key_group in self._client.divided(keys):
+        for key_group in self._client.divide(keys):
             for start in range(0, len(key_group), _KEYS_PER_DELETE):
                 failures |= self._delete(key_group[start : start + _KEYS_PER_DELETE])
         return failures

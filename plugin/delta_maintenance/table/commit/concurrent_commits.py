@@ -53,7 +53,7 @@ def read_concurrent_commit(
             fields=_FIELDS,
         )
     except CorruptTableError as error:
-        raise error.located(table=store.root, version=version, file=entry.path) from None
+        raise error.locate(table=store.root, version=version, file=entry.path) from None
     return ConcurrentCommit(
         version=version,
         modified_ms=entry.status.modified_ms,

@@ -56,7 +56,7 @@ def require_committable(
                 )
         _require_no_draft(snapshot, actions)
     except DeltaMaintenanceError as error:
-        raise error.located(table=table, version=version) from None
+        raise error.locate(table=table, version=version) from None
 
 
 def kind_of(actions: StagedActions) -> Operation:

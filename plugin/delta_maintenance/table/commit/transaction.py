@@ -352,7 +352,7 @@ class Transaction:
                 root=attempt.root,
             )
         except RefusedError as error:
-            raise error.located(table=attempt.root, version=attempt.version) from None
+            raise error.locate(table=attempt.root, version=attempt.version) from None
         return built
 
     def _put(self, built: BuiltCommit) -> Put:
@@ -365,7 +365,7 @@ class Transaction:
             if outcome is not None:
                 return outcome
             where = {"table": self._snapshot.table, "file": path}
-            raise error.located(version=built.version, **where) from error.__cause__
+            raise error.locate(version=built.version, **where) from error.__cause__
 
     def _resolve(self, path: str) -> Put | None:
         try:

@@ -176,9 +176,9 @@ class DataFileReader:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise reading_error(error, file=file.path) from None
         except StorageError as error:
-            raise error.located(file=file.path) from error.__cause__
+            raise error.locate(file=file.path) from error.__cause__
         except DeltaMaintenanceError as error:
-            raise error.located(file=file.path) from None
+            raise error.locate(file=file.path) from None
 
     def fetch(self, file: SourceFile) -> bytes | None:
         """Reads a small file in one request, for reading ahead. None for a large file.

@@ -161,7 +161,7 @@ class FooterReader:
                     file.require_same(size=footer.file_size, rows=stated_rows(metadata))
                     return self.statistics(metadata)
         except (CorruptTableError, RefusedError) as error:
-            raise error.located(file=file.path) from None
+            raise error.locate(file=file.path) from None
         except (pa.ArrowException, ValueError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in (None, ENOENT):
                 # An error of the disk. The errors of pyarrow for a damaged file have no number.

@@ -117,7 +117,7 @@ class RowReader:
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise reading_error(error, file=path) from None
         except (CorruptTableError, RefusedError, UnsupportedFeatureError) as error:
-            raise error.located(file=path) from None
+            raise error.locate(file=path) from None
 
     def _rows(
         self, path: str, file: pa.Table, number: int, source: BinaryIO | None

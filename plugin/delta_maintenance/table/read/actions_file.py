@@ -90,7 +90,7 @@ class ActionsFile:
         except FileNotFoundError:
             raise UnusableCheckpointError(f"{path} no longer exists") from None
         except DeltaMaintenanceError as error:
-            raise error.located(file=path) from None
+            raise error.locate(file=path) from None
         except Exception as error:
             problem = f"{path} is not a readable Parquet file ({problem_of(error)})"
             raise UnusableCheckpointError(problem) from None

@@ -118,7 +118,7 @@ class Checkpoint:
             if open_sidecars:
                 self._open_sidecars(at_once=not trust_tags or self._stated_actions is None)
         except UnusableCheckpointError as error:
-            raise error.located(
+            raise error.locate(
                 version=files.version, file=f"{LOG_DIRECTORY}/{files.name}"
             ) from None
         except Exception as error:

@@ -157,7 +157,7 @@ def read_commit_info(store: Store, entry: LogEntry) -> CommitInfo | None:
         text = read_without_files(store, entry)
         return parse_other_lines(text, commit_info=True)[0].commit_info
     except CorruptTableError as error:
-        raise error.located(version=entry.file.version) from None
+        raise error.locate(version=entry.file.version) from None
 
 
 def in_commit_time(store: Store, entry: LogEntry, *, remedy: str) -> int:
@@ -261,7 +261,7 @@ def _read_entries(
         try:
             info = parse_other_lines(text, commit_info=True)[0].commit_info
         except CorruptTableError as error:
-            raise error.located(version=version) from None
+            raise error.locate(version=version) from None
         in_commit = info.in_commit_timestamp if info is not None else None
         has_own_time = since is not None and version >= since.first_version
         yield CommitEntry(

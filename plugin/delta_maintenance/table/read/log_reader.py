@@ -125,7 +125,7 @@ class LogTail:
                 self._searched.add(path)
             return text
         except CorruptTableError as error:
-            raise error.located(version=entry.file.version) from None
+            raise error.locate(version=entry.file.version) from None
 
     def _read_without_files(self, entry: LogEntry) -> CommitText:
         if entry.status.size <= _PIECE_BYTES:
@@ -182,7 +182,7 @@ def read_without_files(store: Store, entry: LogEntry) -> CommitText:
             remedy=ReadLimits.of(store).remedy(),
         ) from None
     except CorruptTableError as error:
-        raise error.located(version=entry.file.version) from None
+        raise error.locate(version=entry.file.version) from None
 
 
 def _parse(

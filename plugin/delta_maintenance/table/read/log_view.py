@@ -293,7 +293,7 @@ class LogView:
                 "files of this log",
             ) from error
         except DeltaMaintenanceError as error:
-            raise error.located(
+            raise error.locate(
                 table=self.store.root, version=self.segment.version, file=LOG_DIRECTORY
             ) from error.__cause__
 

@@ -89,7 +89,7 @@ class LogWatch:
         try:
             return self._look()
         except DeltaMaintenanceError as error:
-            raise error.located(table=self.store.root) from error.__cause__
+            raise error.locate(table=self.store.root) from error.__cause__
 
     def poll_again(self) -> None:
         """Starts a poll without a listing, for commits that the last one could not read."""
@@ -177,10 +177,10 @@ class LogWatch:
         except FileNotFoundError:
             return None
         except CorruptTableError as error:
-            _log.warning("%s", error.located(table=self.store.root, version=version))
+            _log.warning("%s", error.locate(table=self.store.root, version=version))
             digest = CommitDigest(version=version, changes_data=True, whole=True)
         except DeltaMaintenanceError as error:
-            raise error.located(table=self.store.root, version=version) from error.__cause__
+            raise error.locate(table=self.store.root, version=version) from error.__cause__
         while len(self._digests) >= _KEPT:
             self._digests.pop(next(iter(self._digests)))
         self._digests[version] = digest

@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     version_prefix,
 )
 from delta_maintenance.storage.core.base import FileStatus, Store, WrappedStore
-from delta_maintenance.storage.options import referred
+from delta_maintenance.storage.options import split_reference
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def managed_log(
     store: Store, storage_options: Mapping[str, str] | None, environment: Mapping[str, str]
 ) -> Store:
     """Returns the store of a table as its catalog states it, if its commits go through one."""
-    reference, _ = referred(store.address, storage_options, environment)
+    reference, _ = split_reference(store.address, storage_options, environment)
     if reference is None or not reference.managed:
         return store
     return ManagedStore(store, _StateOf(reference))

@@ -144,7 +144,7 @@ class Snapshot:
         evidence = self.log.evidence
         contradiction = self.log.contradiction if evidence is None else evidence.problem
         if contradiction is not None:
-            raise contradicted(contradiction).located(table=self.table, version=self.version)
+            raise contradicted(contradiction).locate(table=self.table, version=self.version)
 
     @property
     def txns(self) -> dict[str, int]:

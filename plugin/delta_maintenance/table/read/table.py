@@ -142,7 +142,7 @@ class Table:
                 version = _relisting(lambda: version_at(self.store, instant, self._in_commit_times))
             return self._snapshot(version)
         except DeltaMaintenanceError as error:
-            raise error.located(table=self.uri) from error.__cause__
+            raise error.locate(table=self.uri) from error.__cause__
 
     def snapshot_without(self, checkpoint: str, *, version: int) -> Snapshot:
         """Opens a version without the checkpoint whose first file has this name.
@@ -172,7 +172,7 @@ class Table:
             # A commit was deleted after the listing.
             pass
         except DeltaMaintenanceError as error:
-            raise error.located(table=self.uri) from error.__cause__
+            raise error.locate(table=self.uri) from error.__cause__
         opened = self.snapshot()
         if snapshot.log.index is not None:
             opened.remember_files()
@@ -218,14 +218,14 @@ class Table:
                 lambda: commit_history(self.store, self._in_commit_times, limit=limit)
             )
         except DeltaMaintenanceError as error:
-            raise error.located(table=self.uri) from error.__cause__
+            raise error.locate(table=self.uri) from error.__cause__
 
     def latest_version(self, *, known: int = 0) -> int:
         """Returns the newest version, by one listing that begins at the version `known`."""
         try:
             return self._segment(None, known, frozenset()).version
         except DeltaMaintenanceError as error:
-            raise error.located(table=self.uri) from error.__cause__
+            raise error.locate(table=self.uri) from error.__cause__
 
     def _snapshot(
         self,
@@ -343,7 +343,7 @@ class Table:
             try:
                 actions, _ = parse_other_lines(text, commit_info=is_last)
             except CorruptTableError as error:
-                raise error.located(version=entry.file.version) from None
+                raise error.locate(version=entry.file.version) from None
             replay.add(
                 protocol=actions.protocol,
                 metadata=actions.metadata,
@@ -394,7 +394,7 @@ class Table:
                 state.protocol, Operation.READ, table=self.uri, version=segment.version
             )
         except DeltaMaintenanceError as error:
-            raise error.located(version=segment.version, file=LOG_DIRECTORY) from None
+            raise error.locate(version=segment.version, file=LOG_DIRECTORY) from None
         asks = isinstance(self.store, ManagedStore)
         managed = supports(state.protocol, "catalogManaged") and not asks
         if managed and _UNASKED_CATALOG not in warnings:
@@ -429,7 +429,7 @@ class Table:
             snapshot = self._snapshot(segment.version, avoid, warnings)
         except _NO_SUCH_STATE as failure:
             # Raised for a version that is no longer retained.
-            raise failure.located(table=self.uri) if vanished else error from None
+            raise failure.locate(table=self.uri) if vanished else error from None
         if snapshot.log.segment == segment:
             raise error
         return snapshot

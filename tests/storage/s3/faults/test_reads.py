@@ -188,5 +188,5 @@ def test_secrets_in_an_answer_are_hidden(store: S3Store, faults: Faults) -> None
 
 def test_a_failure_of_the_client_is_reported_by_name() -> None:
     failure = S3Failure(status=None, code="ConnectTimeoutError", detail="")
-    assert failure.unanswered and str(failure) == "ConnectTimeoutError"
-    assert not S3Failure(status=None, code="NoCredentialsError", detail="").unanswered
+    assert failure.is_unsure and str(failure) == "ConnectTimeoutError"
+    assert not S3Failure(status=None, code="NoCredentialsError", detail="").is_unsure

@@ -387,12 +387,12 @@ def _compare(
                 "inCommitTimestampOpt is set, but the table has no in-commit timestamps"
             )
         if version in in_detail:
-            problems.extend(_detailed(checksum, history.files, version))
+            problems.extend(_compare_details(checksum, history.files, version))
         for problem in problems:
             findings.add("checksum-differs", problem, version=version, path=entry.path)
 
 
-def _detailed(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
+def _compare_details(checksum: VersionChecksum, files: FileHistory, version: int) -> list[str]:
     rows, live = files.active_rows(version)
     sizes = np.maximum(files.field("size", rows[live]), 0)
     computed = VersionChecksum(

@@ -65,7 +65,7 @@ class TableFiles:
         root.
         """
         raw = _one_array(paths)
-        location, external = self._located(raw)
+        location, external = self._locate(raw)
         indices = pc.index_in(location, value_set=self._names)
         if indices.null_count:
             # Some writers do not encode paths.
@@ -81,7 +81,7 @@ class TableFiles:
 
         The columns are `path` and `size`, null if unknown.
         """
-        location, _ = self._located(_one_array(missing["path"]))
+        location, _ = self._locate(_one_array(missing["path"]))
         used = pa.chunked_array([c for part in self._used for c in part.chunks], pa.string())
         files = self._files.select(["path", "size"])
         files = files.filter(pc.invert(pc.is_in(files["path"], value_set=used)))
@@ -98,7 +98,7 @@ class TableFiles:
         """Marks the other spellings that the store takes for the name that readers use."""
         return reached_by_the_store(self._store, files)
 
-    def _located(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
+    def _locate(self, raw: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray]:
         return locations_below(raw, roots=self._store.addresses)
 
     def sizes(self, locations: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -239,8 +239,8 @@ def _batch(parts: Sequence[_Part]) -> pa.RecordBatch:
     columns = [
         [part.at for part in parts],
         [part.number for part in parts],
-        pa.ListArray.from_arrays(ends, _joined([range_.firsts for range_ in ranges])),
-        pa.ListArray.from_arrays(ends, _joined([range_.lasts for range_ in ranges])),
+        pa.ListArray.from_arrays(ends, _join([range_.firsts for range_ in ranges])),
+        pa.ListArray.from_arrays(ends, _join([range_.lasts for range_ in ranges])),
         [range_.repeated for range_ in ranges],
         [part.complete for part in parts],
     ]
@@ -248,7 +248,7 @@ def _batch(parts: Sequence[_Part]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=PARTS)
 
 
-def _joined(numbers: Sequence[Numbers]) -> Numbers:
+def _join(numbers: Sequence[Numbers]) -> Numbers:
     return np.concatenate([_NO_IDS.firsts, *numbers])
 
 

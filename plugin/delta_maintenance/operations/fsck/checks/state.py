@@ -244,7 +244,7 @@ def _check_row_ids(
         mark = row_tracking.high_water_mark(None if domain is None else domain.configuration)
     except CorruptTableError as error:
         unknown_mark = error.problem
-    numbered = _counted(adds.filter(given), mark, count)
+    numbered = _count_rows(adds.filter(given), mark, count)
     overlaps, _ = _overlaps(numbered)
     findings.add_files(
         "overlapping-row-ids",
@@ -266,7 +266,7 @@ def _check_row_ids(
         findings.add("row-id-mark-too-low", problem, version=version)
 
 
-def _counted(numbered: pa.Table, mark: int, count: RowCounter) -> pa.Table:
+def _count_rows(numbered: pa.Table, mark: int, count: RowCounter) -> pa.Table:
     """Adds the numbers of rows of files that look wrong only if they are not empty.
 
     A file without a number of rows in the log counts as one row. If it then overlaps with another
