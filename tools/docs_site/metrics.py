@@ -11,7 +11,7 @@ def of(subject: str) -> str:
     metrics = {"tables": OF_TABLES, "runs": OF_RUNS}[subject]
     rows = [
         (
-            code(m.in_prometheus if subject == "tables" else m.dotted),
+            code(m.in_prometheus if subject == "tables" else m.in_otel),
             *(() if subject == "tables" else (m.kind,)),
             ", ".join(map(code, m.labels)),
             sentence(m.help),
