@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.support.suite.durations",
     "tests.support.suite.hangs",
     "tests.support.suite.play",
+    "tests.support.suite.oracle_mode",
     "tests.support.suite.resources",
     "tests.support.suite.choice",
     "tests.support.suite.servers",

@@ -6,11 +6,11 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
@@ -24,7 +24,7 @@ from tests.support.operations.row_ids import check, commits
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.oracle_tables import Bench
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 Ids = dict[int, tuple[int, int]]
 """Row ID and row commit version by the value of `id`."""
@@ -44,9 +44,7 @@ def create(spark: DeltaSpark, path: Path, *, files: int, rows: int) -> None:
 def backfill(store: LocalStore, *, files_per_commit: int) -> BackfillRowIdsResult:
     table = Table(store)
     options = BackfillRowIdsOptions(files_per_commit=files_per_commit)
-    plan = backfill_row_ids.plan(
-        table.snapshot(), options, context=RunContext.at(datetime.now(UTC))
-    )
+    plan = backfill_row_ids.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
     return backfill_row_ids.apply(table, plan)
 
 
@@ -162,8 +160,8 @@ class SlowStore(LocalStore):
 
 
 @pytest.mark.conformance("RT-14")
-def test_delta_spark_writes_between_our_batches(bench: Bench, tmp_path: Path) -> None:
-    spark, path = bench.spark, tmp_path / "table"
+def test_delta_spark_writes_between_our_batches(delta_spark: DeltaSpark, tmp_path: Path) -> None:
+    spark, path = delta_spark, tmp_path / "table"
     create(spark, path, files=40, rows=400)
     table = f"delta.`{path}`"
     failures: list[str] = []

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance import open_table
+from delta_maintenance import clock, open_table
 from delta_maintenance.clock import new_id
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
-from tests.support.oracle.delta_spark import checkpoint_files, decode
+from tests.support.oracle.delta_spark import decode
 from tests.support.oracle.delta_spark_tables import RECIPES, comparable, copy
 from tests.support.oracle.delta_views import deltalake_view, our_view
 from tests.support.oracle.oracle_tables import Bench
@@ -26,7 +26,7 @@ from tests.support.suite.play import PLAY, some
 
 __all__ = ["duck"]
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 SIDECARS_OF = {"classic": 0, "v2-classic": 0, "v2-json": 2, "v2-parquet": 50_000}
 """Each kind with the file actions that it puts into one sidecar; 0 keeps them in one file."""
@@ -74,8 +74,7 @@ def test_a_checkpoint_replaces_the_log_before_it(
 
     check_hint(bench, table, result, live=len(bench.view(original)["files"]))
     bench.spark.forget()
-    snapshot = bench.spark.snapshot(table)
-    assert checkpoint_files(snapshot) == [Path(str(result.path)).name]
+    assert bench.spark.checkpoint_files(table) == [Path(str(result.path)).name]
     assert comparable(name, bench.fresh_view(table)) == comparable(name, bench.view(original))
     assert bench.ask(name, table) == bench.answers(name)
     assert comparable(name, our_view(open_table(str(table)).snapshot())) == comparable(name, ours)
@@ -101,13 +100,13 @@ def test_delta_spark_continues_to_write_to_it(
         file.unlink()
 
     bench.spark.forget()
-    snapshot = bench.spark.snapshot(table)
-    assert snapshot.version() == result.version + 1
-    assert not set(checkpoint_files(snapshot)) & {file.name for file in older}
+    version = bench.spark.version(table)
+    assert version == result.version + 1
+    assert not set(bench.spark.checkpoint_files(table)) & {file.name for file in older}
     after = Counter(bench.rows(name, table))
     assert rows <= after
     assert after.total() == rows.total() + 1
-    assert our_view(open_table(str(table)).snapshot())["version"] == snapshot.version()
+    assert our_view(open_table(str(table)).snapshot())["version"] == version
 
 
 @pytest.mark.conformance("CKPT-02", "LAST-09")
@@ -125,9 +124,8 @@ def test_a_checkpoint_of_an_older_version_carries_the_commits_after_it(
 
     assert result.hint_updated == (hinted <= latest // 2)
     bench.spark.forget()
-    snapshot = bench.spark.snapshot(table)
-    assert snapshot.version() == latest
-    assert checkpoint_files(snapshot) == [Path(str(result.path)).name]
+    assert bench.spark.version(table) == latest
+    assert bench.spark.checkpoint_files(table) == [Path(str(result.path)).name]
     assert comparable(name, bench.fresh_view(table)) == comparable(name, bench.view(original))
     then = our_view(open_table(str(table)).snapshot(version=latest // 2))
     assert comparable(name, then) == comparable(name, bench.view(original, latest // 2))
@@ -157,7 +155,7 @@ def test_the_rows_are_those_that_delta_spark_writes(
 def test_a_concurrent_checkpoint_of_delta_spark_is_kept(bench: Bench, tmp_path: Path) -> None:
     table = copy(bench.table("without_a_checkpoint"), tmp_path / "table")
     opened = open_table(str(table))
-    plan = checkpoint.plan(opened.snapshot(), context=RunContext.at(datetime.now(UTC)))
+    plan = checkpoint.plan(opened.snapshot(), context=RunContext.at(clock.now()))
     bench.spark.forget()
     bench.spark.checkpoint(table)
     theirs = table / "_delta_log" / f"{plan.version:020}.checkpoint.parquet"
@@ -215,7 +213,7 @@ def test_an_incremental_checkpoint_replaces_the_log_before_it(
         if file.is_file() and str(file.relative_to(table)) not in needed:
             file.unlink()
     bench.spark.forget()
-    assert checkpoint_files(bench.spark.snapshot(table)) == [Path(str(result.path)).name]
+    assert bench.spark.checkpoint_files(table) == [Path(str(result.path)).name]
     assert comparable(name, bench.fresh_view(table)) == comparable(name, expected)
     assert bench.rows(name, table) == rows
     assert _listed(name, deltalake_view(table)) == _listed(name, deltalakes)
@@ -241,7 +239,7 @@ def _checkpoint(table: Path, *, incremental: Any) -> CheckpointResult:
         time_zone="UTC",
         engine="local",
     )
-    plan = checkpoint.plan(opened.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
+    plan = checkpoint.plan(opened.snapshot(), options, context=RunContext.at(clock.now()))
     return checkpoint.apply(opened, plan)
 
 
@@ -266,9 +264,8 @@ def checkpoint_alone(
         time_zone="UTC",
         engine="local",
     )
-    plan = checkpoint.plan(
-        opened.snapshot(version=version), options, context=RunContext.at(datetime.now(UTC))
-    )
+    context = RunContext.at(clock.now())
+    plan = checkpoint.plan(opened.snapshot(version=version), options, context=context)
     result = checkpoint.apply(opened, plan, context=RunContext(new_id=new_id))
     assert (result.status, result.kind, result.version) == ("written", kind, version)
     for file in older:
@@ -284,13 +281,11 @@ def check_hint(bench: Bench, table: Path, result: CheckpointResult, *, live: int
     hint = bench.spark.hint(text)
     top, sidecars = _files_of(table, result)
     rows = sum(_rows(file) for file in (top, *sidecars))
-    assert (hint.version(), hint.size(), hint.parts().isEmpty()) == (result.version, rows, True)
-    assert hint.sizeInBytes().get() == sum(file.stat().st_size for file in (top, *sidecars))
-    assert hint.numOfAddFiles().get() == live
-    assert hint.checksum().isDefined() == ("checksum" in text)
-    if hint.v2Checkpoint().isDefined():
-        assert hint.v2Checkpoint().get().path() == top.name
-        assert hint.v2Checkpoint().get().sizeInBytes() == top.stat().st_size
+    assert (hint["version"], hint["size"], hint["parts"]) == (result.version, rows, False)
+    assert hint["bytes"] == sum(file.stat().st_size for file in (top, *sidecars))
+    assert hint["adds"] == live
+    assert hint["checksum"] == ("checksum" in text)
+    assert hint["v2"] in (None, [top.name, top.stat().st_size])
 
 
 def _goes_on(file: Path, version: int, with_checksums: bool, hint_updated: bool) -> bool:

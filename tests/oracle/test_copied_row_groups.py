@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from delta_maintenance import clock
 from delta_maintenance.operations import optimize
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
@@ -21,10 +22,11 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.other_writers import NESTED, add_file, groups_of, nested, optimized
 from tests.support.rewrites.table_rows import live_adds
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 ROWS = """
     SELECT id, if(id % 7 = 0, null, concat('text ', id % 50)) AS text,
@@ -70,7 +72,7 @@ deleted rows, the only row group is decoded.
 @pytest.mark.conformance("RW-25", "RT-15", "RT-16")
 @pytest.mark.parametrize("case", CASES)
 def test_copied_row_groups_are_read_as_before(
-    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+    recorded_spark: RecordedSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1)
     properties, groups = CASES[case]
@@ -78,20 +80,20 @@ def test_copied_row_groups_are_read_as_before(
     odd = "float('nan')" if case == "not a number" else "5.0F"
     # INT96 is the default of Delta Spark.
     kind = "INT96" if case == "old timestamps" else "TIMESTAMP_MICROS"
-    with delta_spark.setting("spark.sql.parquet.outputTimestampType", kind):
+    with recorded_spark.setting("spark.sql.parquet.outputTimestampType", kind):
         for first in range(0, 3000, 1000):
             rows = ROWS.format(first=first, last=first + 1000, odd=odd)
             if case == "deleted":
                 # Encoded elements and values are never required.
                 rows = rows.replace("int(id)) AS whole", "element_at(array(1, null), 2)) AS whole")
                 rows = rows.replace("array(int(id))", "array(int(id), null)")
-            delta_spark.write(path, rows, **properties)
+            recorded_spark.write(path, rows, **properties)
         if case == "deleted":
-            delta_spark.rows(f"DELETE FROM delta.`{path}` WHERE id IN (1001, 1500)")
+            recorded_spark.rows(f"DELETE FROM delta.`{path}` WHERE id IN (1001, 1500)")
         if case == "updated":
             changed = "text = 'changed' WHERE id BETWEEN 40 AND 60"
-            delta_spark.rows(f"UPDATE delta.`{path}` SET {changed}")
-            delta_spark.write(path, ROWS.format(first=3000, last=3100, odd=odd), **properties)
+            recorded_spark.rows(f"UPDATE delta.`{path}` SET {changed}")
+            recorded_spark.write(path, ROWS.format(first=3000, last=3100, odd=odd), **properties)
     ids = ", _metadata.row_id, _metadata.row_commit_version"
     columns = f"*{ids}" if "delta.enableRowTracking" in properties else "*"
     last = 3099 if case == "updated" else 2999
@@ -100,14 +102,15 @@ def test_copied_row_groups_are_read_as_before(
         # With filters, Spark reads by the page indexes that were moved along.
         conditions = ("true", *FILTERS)
         return [
-            delta_spark.rows(f"SELECT {columns} FROM delta.`{path}` WHERE {e}") for e in conditions
+            recorded_spark.rows(f"SELECT {columns} FROM delta.`{path}` WHERE {e}")
+            for e in conditions
         ]
 
     before, elsewhere = answers(), readable(path)
     assert len(before[0]) == sum(groups) and all(before)
     table = Table(LocalStore(str(path)))
     planned = optimize.plan(
-        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+        table.snapshot(), OptimizeOptions(workers=1), context=RunContext.at(clock.now())
     )
     result = optimize.apply(table, planned)
     assert (result.files_before >= 3, result.files_after) == (True, 1), result.problem
@@ -132,7 +135,7 @@ def test_copied_row_groups_are_read_as_before(
         assert (greatest["ratio"], greatest["at"], greatest["odd"]) == (last / 7, moment(last), 5)
     types = {found.schema.column(at).physical_type for at in range(len(found.schema))}
     assert ("INT96" in types) == (kind == "INT96")
-    delta_spark.forget()
+    recorded_spark.forget()
     assert answers() == before
     assert readable(path) == elsewhere
     assert elsewhere is not None or case in ("mapped", "deleted")

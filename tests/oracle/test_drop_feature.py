@@ -21,7 +21,7 @@ from tests.support.oracle.other_readers import DuckDb, require
 from tests.support.suite.play import PLAY
 from tests.support.tables.droppable_tables import comparable
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 
 @dataclass(frozen=True)

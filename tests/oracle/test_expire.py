@@ -16,8 +16,9 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy
+from tests.support.oracle.recordings import RecordedSpark
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 LIMIT = datetime(2025, 6, 15, 12, tzinfo=UTC)
 ZONE = "America/Los_Angeles"
@@ -46,36 +47,38 @@ FILES = [(0, 1), (2, 3), (4, 5), (6, 7, 8), (3, None), (0, 0)]
 
 
 @pytest.fixture(scope="module")
-def written(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(recorded_module: RecordedSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table with a change feed, row tracking, column mapping and a deletion vector."""
     path = tmp_path_factory.mktemp("expire") / "written"
-    create(delta_spark, path)
-    with delta_spark.setting("spark.sql.session.timeZone", ZONE):
+    create(recorded_module, path)
+    with recorded_module.setting("spark.sql.session.timeZone", ZONE):
         for number, values in enumerate(FILES):
-            insert(delta_spark, path, number, values)
-        delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN (10, 31)")
+            insert(recorded_module, path, number, values)
+        recorded_module.sql(f"DELETE FROM delta.`{path}` WHERE id IN (10, 31)")
     return path
 
 
 @pytest.fixture(scope="module")
-def partitioned(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def partitioned(recorded_module: RecordedSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same values as partitions, which Spark writes in its own time zone."""
     path = tmp_path_factory.mktemp("expire") / "partitioned"
-    create(delta_spark, path, "PARTITIONED BY (t, d)")
+    create(recorded_module, path, "PARTITIONED BY (t, d)")
     every = [*range(len(VALUES)), None]
-    zone = delta_spark.setting("spark.sql.session.timeZone", ZONE)
-    utc = delta_spark.setting("spark.databricks.delta.write.utcTimestampPartitionValues", "false")
+    zone = recorded_module.setting("spark.sql.session.timeZone", ZONE)
+    utc = recorded_module.setting(
+        "spark.databricks.delta.write.utcTimestampPartitionValues", "false"
+    )
     with zone, utc:
-        insert(delta_spark, path, 0, every)
+        insert(recorded_module, path, 0, every)
     return path
 
 
 @pytest.fixture(scope="module")
-def unmapped(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def unmapped(recorded_module: RecordedSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partitioned table with a change feed alone, whose files have old and new rows."""
     path = tmp_path_factory.mktemp("expire") / "unmapped"
-    with delta_spark.setting("spark.sql.session.timeZone", ZONE):
-        delta_spark.sql(
+    with recorded_module.setting("spark.sql.session.timeZone", ZONE):
+        recorded_module.sql(
             f"CREATE TABLE delta.`{path}` (id BIGINT, p STRING, t TIMESTAMP) USING delta "
             "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
         )
@@ -84,7 +87,7 @@ def unmapped(delta_spark: DeltaSpark, tmp_path_factory: pytest.TempPathFactory) 
             for part in ("'a b'", "NULL")
             for number in (0, 3, 5, 8)
         )
-        delta_spark.sql(
+        recorded_module.sql(
             f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, p, CAST(t AS TIMESTAMP) "
             f"FROM VALUES {rows} AS given(id, p, t)"
         )
@@ -136,7 +139,7 @@ def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
     ],
 )
 def test_spark_reads_what_its_own_delete_leaves(
-    delta_spark: DeltaSpark,
+    recorded_spark: RecordedSpark,
     request: pytest.FixtureRequest,
     tmp_path: Path,
     mixed: str,
@@ -146,35 +149,35 @@ def test_spark_reads_what_its_own_delete_leaves(
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     copy(request.getfixturevalue(table), ours)
     copy(ours, theirs)
-    with delta_spark.setting("spark.sql.session.timeZone", ZONE):
+    with recorded_spark.setting("spark.sql.session.timeZone", ZONE):
         before = open_table(str(ours)).snapshot().version
         result = expired(ours, mixed, column)
         assert result.status == "expired" and result.problem is None
-        delta_spark.sql(f"DELETE FROM delta.`{theirs}` WHERE {column} < {COLUMNS[column][1]}")
+        recorded_spark.sql(f"DELETE FROM delta.`{theirs}` WHERE {column} < {COLUMNS[column][1]}")
         query = "SELECT *{} FROM delta.`{}`"
         tracked = ", _metadata.row_id, _metadata.row_commit_version" if table != "unmapped" else ""
-        left = delta_spark.rows(query.format(tracked, ours))
-        assert left == delta_spark.rows(query.format(tracked, theirs))
+        left = recorded_spark.rows(query.format(tracked, ours))
+        assert left == recorded_spark.rows(query.format(tracked, theirs))
         assert left
         columns = "* EXCEPT (_commit_version, _commit_timestamp)"
         feed = f"SELECT {columns} FROM table_changes_by_path('{{}}', {{}})"
-        changes = delta_spark.rows(feed.format(ours, before + 1))
-        assert changes == delta_spark.rows(feed.format(theirs, before + 1))
+        changes = recorded_spark.rows(feed.format(ours, before + 1))
+        assert changes == recorded_spark.rows(feed.format(theirs, before + 1))
         assert len(changes) == result.rows
 
 
 @pytest.mark.conformance("CDC-05")
 def test_spark_reads_the_changes_of_a_second_run_on_a_large_file(
-    delta_spark: DeltaSpark, tmp_path: Path
+    recorded_spark: RecordedSpark, tmp_path: Path
 ) -> None:
     """Its reader of changes fails on long differences of deletion vectors (delta-io/delta#5662)."""
     path, count = tmp_path / "large", 600_000
-    delta_spark.sql(
+    recorded_spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, t TIMESTAMP) USING delta TBLPROPERTIES "
         "('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = 'true')"
     )
     days = "id % 7 * 7 % 20"
-    delta_spark.sql(
+    recorded_spark.sql(
         f"INSERT INTO delta.`{path}` SELECT /*+ COALESCE(1) */ id, "
         f"TIMESTAMP '2025-06-01 12:00:00' + make_interval(0, 0, 0, {days}) FROM range({count})"
     )
@@ -189,8 +192,8 @@ def test_spark_reads_the_changes_of_a_second_run_on_a_large_file(
         table, context = open_table(str(path)), RunContext.at(clock.now())
         result = expire.apply(table, expire.plan(table.snapshot(), options, context), context)
         assert result.status == "expired" and result.problem is None
-        delta_spark.forget()
-        [row] = delta_spark.rows(
+        recorded_spark.forget()
+        [row] = recorded_spark.rows(
             f"SELECT count(DISTINCT id) AS n, count(*) AS m, min(_change_type) AS kind "
             f"FROM table_changes_by_path('{path}', {before + 1})"
         )

@@ -37,10 +37,11 @@ from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.table_rows import latest, live_adds
 from tests.support.suite.play import PLAY
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 NINES = "9" * 28 + "." + "9" * 10
 COLUMNS: Mapping[str, tuple[str, Sequence[str]]] = {
@@ -275,7 +276,7 @@ IN_EVERY_RUN = ("encoded", "copied from files of Arrow")
 @pytest.mark.conformance("RW-22", "RW-23", "RW-25")
 @pytest.mark.parametrize("name", CASES)
 def test_filters_lose_no_rows(
-    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    recorded_spark: RecordedSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     if PLAY != "all" and name not in IN_EVERY_RUN:
         pytest.skip("only make nightly plays this rewrite")
@@ -283,10 +284,10 @@ def test_filters_lose_no_rows(
     case, path = CASES[name], tmp_path / "table"
     if case.copies:
         monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 1)
-    with delta_spark.setting("spark.sql.parquet.outputTimestampType", case.timestamps):
-        written(delta_spark, path, case.properties)
+    with recorded_spark.setting("spark.sql.parquet.outputTimestampType", case.timestamps):
+        written(recorded_spark, path, case.properties)
     for statement in case.statements:
-        delta_spark.sql(statement.format(t=f"delta.`{path}`"))
+        recorded_spark.sql(statement.format(t=f"delta.`{path}`"))
     if case.arrow is not None:
         by_arrow(path, **case.arrow)
     with closing(DuckDb()) as duck:
@@ -295,9 +296,9 @@ def test_filters_lose_no_rows(
             return duck.number(query.replace("FROM t", f"FROM delta_scan('{path}')"))
 
         def everything(columns: Iterable[str] = COLUMNS, *, filters: bool) -> Answers:
-            delta_spark.forget()
+            recorded_spark.forget()
             return (
-                spark_answers(delta_spark, path, columns, filters=filters)
+                spark_answers(recorded_spark, path, columns, filters=filters)
                 | answers("DuckDB", DUCKDB, by_duckdb, path, columns, filters=filters)
                 | answers("Polars", OTHER, by_polars, path, columns, filters=filters)
                 | answers("deltalake", OTHER, by_deltalake, path, columns, filters=filters)

@@ -9,7 +9,7 @@ from tests.support.oracle.delta_spark_tables import RECIPES, comparable
 from tests.support.oracle.delta_views import deltalake_view, our_view, spark_view
 from tests.support.oracle.oracle_tables import Bench
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 
 @pytest.mark.conformance(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from delta_maintenance import open_table
+from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize, purge
 from delta_maintenance.operations.core.context import RunContext
@@ -22,7 +21,7 @@ from tests.support.oracle.oracle_tables import Bench
 from tests.support.suite.play import some
 from tests.support.tables.corpus_tables import TABLES
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 
 @pytest.mark.conformance(
@@ -47,7 +46,7 @@ def test_every_recipe_has_the_same_rows_afterwards(
     copy(bench.table(name), path)
     before = sorted(bench.rows(name, path))
     table = Table(LocalStore(str(path)))
-    now = datetime.now(UTC)
+    now = clock.now()
     try:
         merged = optimize.plan(
             table.snapshot(), OptimizeOptions(full=True, workers=1), context=RunContext.at(now)
@@ -59,9 +58,7 @@ def test_every_recipe_has_the_same_rows_afterwards(
     assert not result.refused
     purged = purge.apply(
         table,
-        purge.plan(
-            table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
-        ),
+        purge.plan(table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(clock.now())),
     )
     assert purged.status in ("rewritten", "nothing-to-do"), purged.problem
     bench.spark.forget()
@@ -97,7 +94,7 @@ def test_every_real_table_has_the_same_rows_afterwards(
     table = open_table(str(path))
     try:
         options = OptimizeOptions(full=True, int96=True, other_codecs=True, workers=1)
-        merged = optimize.plan(table.snapshot(), options, context=RunContext.at(datetime.now(UTC)))
+        merged = optimize.plan(table.snapshot(), options, context=RunContext.at(clock.now()))
         before = sorted(bench.spark.rows(query(path)))
     except DeltaMaintenanceError as error:
         pytest.skip(f"not rewritten: {error.problem}")
@@ -105,7 +102,7 @@ def test_every_real_table_has_the_same_rows_afterwards(
         pytest.skip(f"not read by Delta Spark: {' '.join(str(error).split())[:200]}")
     results = [optimize.apply(table, merged)]
     planned = purge.plan(
-        table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(datetime.now(UTC))
+        table.snapshot(), PurgeOptions(workers=1), context=RunContext.at(clock.now())
     )
     results.append(purge.apply(table, planned))
     for result in results:

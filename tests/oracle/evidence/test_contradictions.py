@@ -11,9 +11,11 @@ from deltalake import DeltaTable
 from delta_maintenance import open_table
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from tests.support.logs.contradicted_logs import RandomLog
-from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.suite.play import some
 from tests.support.tables.actions import commit_info, metadata
+
+pytestmark = pytest.mark.recorded
 
 TABLES = some(range(200), 4)
 
@@ -36,16 +38,16 @@ def require_no_contradiction(root: Path) -> None:
 
 
 @pytest.mark.parametrize("number", TABLES)
-def test_delta_spark(number: int, delta_spark: DeltaSpark, tmp_path: Path) -> None:
+def test_delta_spark(number: int, recorded_spark: RecordedSpark, tmp_path: Path) -> None:
     chance = random.Random(number)
     log = RandomLog(tmp_path, chance)
     write(log, chance, policy=chance.choice([None, "classic", "v2"]))
     for _ in range(chance.randint(1, 2)):
-        delta_spark.forget()
-        delta_spark.checkpoint(tmp_path)
+        recorded_spark.forget()
+        recorded_spark.checkpoint(tmp_path)
         require_no_contradiction(tmp_path)
-        delta_spark.sql(f"INSERT INTO delta.`{tmp_path}` VALUES (1, 'x')")
-        delta_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id % 7 = {chance.randint(0, 6)}")
+        recorded_spark.sql(f"INSERT INTO delta.`{tmp_path}` VALUES (1, 'x')")
+        recorded_spark.sql(f"DELETE FROM delta.`{tmp_path}` WHERE id % 7 = {chance.randint(0, 6)}")
         require_no_contradiction(tmp_path)
 
 

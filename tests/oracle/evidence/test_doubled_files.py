@@ -15,10 +15,12 @@ from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table
 from tests.support.operations.fsck_runs import NOW, run
-from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, duck
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.data_files import DataTable, field, removed
 from tests.support.tables import actions as log
+
+pytestmark = pytest.mark.recorded
 
 __all__ = ["duck"]
 
@@ -43,7 +45,7 @@ def deltalake_ids(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("kind", SPELLINGS)
 def test_every_reader_counts_each_row_once_after_the_repair(
-    kind: str, tmp_path: Path, delta_spark: DeltaSpark, duck: DuckDb
+    kind: str, tmp_path: Path, recorded_spark: RecordedSpark, duck: DuckDb
 ) -> None:
     path, removed_path = SPELLINGS[kind]
     made = DataTable(field("id", "long"), store=open_store(tmp_path), features=["deletionVectors"])
@@ -60,8 +62,8 @@ def test_every_reader_counts_each_row_once_after_the_repair(
     made.builder.commit([log.commit_info("OPTIMIZE"), {"remove": remove}, {"add": made.live[copy]}])
 
     def spark() -> list[int]:
-        delta_spark.forget()
-        rows = delta_spark.rows(f"SELECT id FROM delta.`{tmp_path}`")
+        recorded_spark.forget()
+        rows = recorded_spark.rows(f"SELECT id FROM delta.`{tmp_path}`")
         return [json.loads(row)["id"] for row in rows]
 
     kept = [2, 2, 3, 3] if kind == "no vector" else [1, 2, 2, 3, 3]
@@ -81,7 +83,7 @@ def test_every_reader_counts_each_row_once_after_the_repair(
 
 
 def test_delta_spark_reads_a_table_again_once_nulls_are_allowed(
-    tmp_path: Path, delta_spark: DeltaSpark
+    tmp_path: Path, recorded_spark: RecordedSpark
 ) -> None:
     made = DataTable(
         field("id", "long"),
@@ -93,12 +95,12 @@ def test_delta_spark_reads_a_table_again_once_nulls_are_allowed(
     kinds = {each.kind for each in run(Table(made.store), FsckOptions(deep=True)).findings}
     assert kinds == {"missing-not-null-column"}
     with pytest.raises(Exception, match="m"):
-        delta_spark.rows(query)
+        recorded_spark.rows(query)
 
-    delta_spark.sql(f"ALTER TABLE delta.`{tmp_path}` ALTER COLUMN m DROP NOT NULL")
+    recorded_spark.sql(f"ALTER TABLE delta.`{tmp_path}` ALTER COLUMN m DROP NOT NULL")
 
-    assert len(delta_spark.rows(query)) == 3
+    assert len(recorded_spark.rows(query)) == 3
     before = optimize.plan(Table(made.store).snapshot(), context=RunContext.at(NOW))
     result = optimize.apply(Table(made.store), before, context=RunContext.at(NOW))
     assert (result.status, result.num_refused) == ("rewritten", 0)
-    assert len(delta_spark.rows(query)) == 3
+    assert len(recorded_spark.rows(query)) == 3

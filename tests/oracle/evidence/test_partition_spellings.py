@@ -19,10 +19,12 @@ from delta_maintenance.protocol.schema.types import PrimitiveType
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table
 from tests.support.operations.fsck_runs import run
-from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, duck
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW
+
+pytestmark = pytest.mark.recorded
 
 __all__ = ["duck"]
 
@@ -64,11 +66,11 @@ def table(kind: str, texts: list[str | None], root: Path) -> DataTable:
 
 @pytest.mark.parametrize("kind", SPELLINGS)
 def test_equal_values_are_merged_under_the_canonical_spelling(
-    kind: str, tmp_path: Path, duck: DuckDb, delta_spark: DeltaSpark
+    kind: str, tmp_path: Path, duck: DuckDb, recorded_spark: RecordedSpark
 ) -> None:
     canonical, texts = SPELLINGS[kind]
     made = table(kind, [*texts, None, None], tmp_path)
-    by_spark = delta_spark.rows(f"SELECT id, p FROM delta.`{tmp_path}`")
+    by_spark = recorded_spark.rows(f"SELECT id, p FROM delta.`{tmp_path}`")
     found = run(Table(made.store)).findings
     named = [each.problem for each in found if each.kind == "partition-value-spelling"]
     assert bool(named) == (kind in REFUSED)
@@ -87,7 +89,7 @@ def test_equal_values_are_merged_under_the_canonical_spelling(
     # The kernel also parses the values of removed files, as long as it reads their commits.
     written = checkpoint.plan(Table(made.store).snapshot(), context=context)
     checkpoint.apply(Table(made.store), written, context=context)
-    assert delta_spark.rows(f"SELECT id, p FROM delta.`{tmp_path}`") == by_spark
+    assert recorded_spark.rows(f"SELECT id, p FROM delta.`{tmp_path}`") == by_spark
     rows = duck.rows(tmp_path)
     assert sorted(rows["id"].to_pylist()) == list(range(len(texts) + 2))
     assert len(set(rows["p"].to_pylist())) == 2
@@ -104,7 +106,7 @@ def test_equal_values_are_merged_under_the_canonical_spelling(
 
 
 def test_dates_and_times_are_read_as_delta_spark_reads_them(
-    tmp_path: Path, delta_spark: DeltaSpark
+    tmp_path: Path, recorded_spark: RecordedSpark
 ) -> None:
     texts = {
         "timestamp": [
@@ -125,7 +127,7 @@ def test_dates_and_times_are_read_as_delta_spark_reads_them(
         root = tmp_path / kind
         table(kind, [*spelt], root)
         query = f"SELECT id, CAST(p AS STRING) AS p, current_timezone() AS zone FROM delta.`{root}`"
-        rows = [json.loads(row) for row in delta_spark.rows(query)]
+        rows = [json.loads(row) for row in recorded_spark.rows(query)]
         read = {spelt[row["id"]]: row.get("p") for row in rows}
         zone = rows[0]["zone"]
         parsed = parse_partition_values(

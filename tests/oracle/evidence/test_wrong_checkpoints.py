@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -11,15 +11,17 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from delta_maintenance import open_table
+from delta_maintenance import clock, open_table
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.storage import open_store
 from tests.operations.fsck.test_wrong_checkpoints import NOW, REPAIR, scenario
-from tests.support.oracle.delta_spark import DeltaSpark
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.suite.play import examples, some
 from tests.support.tables.wrong_checkpoints import KINDS, ROWS
+
+pytestmark = pytest.mark.recorded
 
 _ACCUSED = {
     "checkpoint-differs",
@@ -42,7 +44,7 @@ def accusations(path: Path) -> set[str]:
     table = open_table(str(path))
     found: set[str] = set()
     for hours in (0, 12):
-        now = datetime.now(UTC) + timedelta(hours=hours)
+        now = clock.now() + timedelta(hours=hours)
         found |= set(examine(table, now=now).findings.counts) & _ACCUSED
     return found
 
@@ -50,7 +52,7 @@ def accusations(path: Path) -> set[str]:
 @pytest.mark.conformance("CKPT-32")
 @pytest.mark.parametrize("kind", some(KINDS, 3))
 def test_delta_spark_reads_the_rows_that_the_log_proves(
-    delta_spark: DeltaSpark, tmp_path: Path, kind: str
+    recorded_spark: RecordedSpark, tmp_path: Path, kind: str
 ) -> None:
     path = tmp_path / "table"
     path.mkdir()
@@ -58,34 +60,34 @@ def test_delta_spark_reads_the_rows_that_the_log_proves(
     query = f"SELECT count(*) FROM delta.`{path}`"
     right = str(ROWS * len(table.live))
     names = f"SELECT DISTINCT input_file_name() FROM delta.`{path}`"
-    before = {name.rpartition("/")[2] for name in delta_spark.rows(names)}
+    before = {name.rpartition("/")[2] for name in recorded_spark.rows(names)}
     assert "g2" in str(before) and "f0" not in str(before)
 
     opened = table.open()
     plan = fsck.plan(opened, REPAIR, context=RunContext.at(NOW))
     assert fsck.apply(opened, plan, RunContext.at(NOW)).status != "corrupt"
-    delta_spark.forget()
+    recorded_spark.forget()
 
-    assert right in delta_spark.rows(query)[0]
-    after = str(delta_spark.rows(names))
+    assert right in recorded_spark.rows(query)[0]
+    after = str(recorded_spark.rows(names))
     assert "g2" not in after and all(name in after for name in table.live)
 
 
 @pytest.mark.parametrize("seed", range(examples(5)))
 def test_checkpoints_of_delta_spark_are_not_accused(
-    delta_spark: DeltaSpark, tmp_path: Path, seed: int
+    recorded_spark: RecordedSpark, tmp_path: Path, seed: int
 ) -> None:
     chance, path = random.Random(seed), tmp_path / "table"
     properties = ", ".join(
         f"'{key}' = '{chance.choice(values)}'" for key, values in _PROPERTIES.items()
     )
-    delta_spark.sql(
+    recorded_spark.sql(
         f"CREATE TABLE delta.`{path}` (id LONG, part STRING) USING delta TBLPROPERTIES "
         f"({properties})"
     )
     for number in range(chance.randint(4, 10)):
         table, low = f"delta.`{path}`", chance.randint(0, 60)
-        delta_spark.sql(
+        recorded_spark.sql(
             chance.choice(
                 (
                     f"INSERT INTO {table} SELECT id, 'x' FROM range({number * 10}, {low + 90})",
@@ -99,8 +101,8 @@ def test_checkpoints_of_delta_spark_are_not_accused(
             )
         )
         if chance.random() < 0.4:
-            delta_spark.checkpoint(path)
-    delta_spark.checkpoint(path)
+            recorded_spark.checkpoint(path)
+    recorded_spark.checkpoint(path)
 
     assert accusations(path) == set()
 

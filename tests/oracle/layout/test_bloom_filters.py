@@ -24,11 +24,12 @@ from delta_maintenance.table.read.table import Table
 from tests.oracle.test_filtered_rows import optimized, purged
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.other_writers import commit_file
 from tests.support.rewrites.table_rows import live_adds
 from tests.support.suite.play import PLAY
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 FILES, ROWS = 3, 2500
 LITERALS = {
@@ -124,7 +125,7 @@ IN_EVERY_RUN = (("parquet-mr", "purged"), ("DuckDB", "copied"), ("DuckDB", "enco
 @pytest.mark.parametrize("rewrite", REWRITES)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_equality_finds_all_rows(
-    delta_spark: DeltaSpark,
+    recorded_spark: RecordedSpark,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     writer: str,
@@ -141,10 +142,10 @@ def test_equality_finds_all_rows(
         pq.write_table(rows(file), source)
         if file == 0:
             nothing = f"SELECT * FROM parquet.`{source}` WHERE false"
-            delta_spark.write(path, nothing, **{"delta.enableDeletionVectors": "true"})
-        WRITERS[writer](delta_spark, path, source)
+            recorded_spark.write(path, nothing, **{"delta.enableDeletionVectors": "true"})
+        WRITERS[writer](recorded_spark, path, source)
     if rewrite == "purged":
-        delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE l = {DELETED}")
+        recorded_spark.sql(f"DELETE FROM delta.`{path}` WHERE l = {DELETED}")
     numbers = ASKED if rewrite == "purged" else (*ASKED, DELETED)
     wanted = dict.fromkeys(LITERALS, len(numbers))
     asked = {
@@ -157,14 +158,14 @@ def test_equality_finds_all_rows(
     )
 
     def answers(duck: DuckDb) -> dict[str, int]:
-        delta_spark.forget()
+        recorded_spark.forget()
         counted = f"SELECT count(*) FROM delta_scan('{path}') WHERE "
         by_duck = {
             column: sum(duck.number(counted + text) for text in texts)
             for column, texts in asked.items()
         }
         assert by_duck == wanted
-        return {line["c"]: line["n"] for line in map(json.loads, delta_spark.rows(by_spark))}
+        return {line["c"]: line["n"] for line in map(json.loads, recorded_spark.rows(by_spark))}
 
     before = filters(path)
     with closing(DuckDb()) as duck:

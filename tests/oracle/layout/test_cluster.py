@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.operations import cluster, set_clustering
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
 from delta_maintenance.operations.core.context import RunContext
@@ -27,10 +27,11 @@ from delta_maintenance.table.read.table import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import RECIPES, copy, create
 from tests.support.oracle.oracle_tables import Bench
+from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.table_rows import live_adds
 from tests.support.suite.play import some
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 
 ROUNDS = int(os.environ.get("DELTA_MAINTENANCE_TURNS", "5"))
 
@@ -39,7 +40,7 @@ def clustered(path: Path, **options: Any) -> ClusterResult:
     """Clusters a table."""
     table = Table(LocalStore(str(path)))
     settings = ClusterOptions(workers=1, **options)
-    context = RunContext.at(datetime.now(UTC))
+    context = RunContext.at(clock.now())
     return cluster.apply(table, cluster.plan(table.snapshot(), settings, context))
 
 
@@ -111,33 +112,33 @@ def cubes(path: Path) -> set[str]:
 
 @pytest.mark.conformance("CLU-02", "CLU-03", "CLU-04", "RW-06", "TXN-10")
 def test_delta_spark_takes_turns_with_us_and_has_nothing_to_do_after_us(
-    delta_spark: DeltaSpark, tmp_path: Path, count_cases: Callable[[str, int], None]
+    recorded_spark: RecordedSpark, tmp_path: Path, count_cases: Callable[[str, int], None]
 ) -> None:
     path = tmp_path / "turns"
-    create(delta_spark, path, "id BIGINT, x DOUBLE, t STRING")
-    insert(delta_spark, path, 0)
+    create(recorded_spark, path, "id BIGINT, x DOUBLE, t STRING")
+    insert(recorded_spark, path, 0)
     table = Table(LocalStore(str(path)))
-    context = RunContext.at(datetime.now(UTC))
+    context = RunContext.at(clock.now())
     options = SetClusteringOptions(by=("x", "t"))
     set_clustering.apply(table, set_clustering.plan(table.snapshot(), options, context))
-    delta_spark.forget()
-    detail = " ".join(delta_spark.rows(f"DESCRIBE DETAIL delta.`{path}`"))
+    recorded_spark.forget()
+    detail = " ".join(recorded_spark.rows(f"DESCRIBE DETAIL delta.`{path}`"))
     assert '"clusteringColumns":["x","t"]' in detail
     appended = 1
     for number in range(1, ROUNDS + 1):
-        insert(delta_spark, path, 10 * number)
+        insert(recorded_spark, path, 10 * number)
         before = cubes(path)
         assert clustered(path).status == "rewritten"
         # We continue with the cube of Delta Spark, or with our own.
         assert number == 1 or cubes(path) == before, f"round {number}"
         between = number % 4 == 3
         if between:
-            insert(delta_spark, path, 10 * number + 5)
+            insert(recorded_spark, path, 10 * number + 5)
         # Delta Spark clusters the whole table again for one new file.
-        assert (optimized(delta_spark, path) > 1) is between, f"round {number}"
+        assert (optimized(recorded_spark, path) > 1) is between, f"round {number}"
         assert len(cubes(path)) == 1
         appended += 1 + between
-    rows = delta_spark.rows(f"SELECT count(*) AS n FROM delta.`{path}` WHERE x >= 0")
+    rows = recorded_spark.rows(f"SELECT count(*) AS n FROM delta.`{path}` WHERE x >= 0")
     assert f":{200 * appended}}}" in rows[0]
     count_cases("rounds of turns with OPTIMIZE", ROUNDS)
 
@@ -147,36 +148,36 @@ CUBE_SIZE = "spark.databricks.delta.optimize.clustering.mergeStrategy.{}CubeSize
 
 @pytest.mark.conformance("CLU-04", "RW-06")
 def test_delta_spark_has_nothing_to_do_when_a_cube_outgrows_its_limit(
-    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded_spark: RecordedSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, limit = tmp_path / "cubes", 20_000
     monkeypatch.setattr(clustering, "CUBE_BYTES", limit)
-    create(delta_spark, path, "id BIGINT, x DOUBLE, t STRING", "CLUSTER BY (x)")
+    create(recorded_spark, path, "id BIGINT, x DOUBLE, t STRING", "CLUSTER BY (x)")
     cubes: set[str] = set()
     with ExitStack() as stack:
         for name in ("min", "target"):
-            stack.enter_context(delta_spark.setting(CUBE_SIZE.format(name), str(limit)))
+            stack.enter_context(recorded_spark.setting(CUBE_SIZE.format(name), str(limit)))
         for number in range(5):
-            insert(delta_spark, path, 2 * number, rows=6000 if number == 1 else 150)
+            insert(recorded_spark, path, 2 * number, rows=6000 if number == 1 else 150)
             assert clustered(path).status == "rewritten"
             cubes |= {add["tags"][CUBE] for add in live_adds(LocalStore(str(path))).values()}
-            assert optimized(delta_spark, path) == 0, f"round {number}"
+            assert optimized(recorded_spark, path) == 0, f"round {number}"
     assert len(cubes) > 1
 
 
 @pytest.mark.conformance("CLU-03", "STAT-04")
 def test_delta_spark_finds_nan_and_infinity_in_clustering_columns(
-    delta_spark: DeltaSpark, tmp_path: Path
+    recorded_spark: RecordedSpark, tmp_path: Path
 ) -> None:
     path = tmp_path / "nan"
-    create(delta_spark, path, "id BIGINT, x DOUBLE", "CLUSTER BY (x)")
+    create(recorded_spark, path, "id BIGINT, x DOUBLE", "CLUSTER BY (x)")
     for values in ("(1, 1.0), (2, double('NaN'))", "(3, double('Infinity')), (4, -1.0)"):
-        delta_spark.sql(f"INSERT INTO delta.`{path}` VALUES {values}")
-    delta_spark.sql(f"INSERT INTO delta.`{path}` VALUES (5, double('-Infinity')), (6, NULL)")
+        recorded_spark.sql(f"INSERT INTO delta.`{path}` VALUES {values}")
+    recorded_spark.sql(f"INSERT INTO delta.`{path}` VALUES (5, double('-Infinity')), (6, NULL)")
     filters = ["x > 5000", "isnan(x)", "x < -5000", "x = 1", "x IS NULL", "x >= -1"]
-    before = {each: selection(delta_spark, path, each) for each in filters}
+    before = {each: selection(recorded_spark, path, each) for each in filters}
     assert all(before.values())
     assert clustered(path, target_bytes=1).status == "rewritten"
-    delta_spark.forget()
-    assert {each: selection(delta_spark, path, each) for each in filters} == before
-    assert optimized(delta_spark, path) == 0
+    recorded_spark.forget()
+    assert {each: selection(recorded_spark, path, each) for each in filters} == before
+    assert optimized(recorded_spark, path) == 0

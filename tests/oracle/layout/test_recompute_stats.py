@@ -14,8 +14,9 @@ from delta_maintenance.storage.local.store import LocalStore
 from tests.support.operations.statistics_repair import planned, recompute
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, duck
+from tests.support.oracle.recordings import RecordedSpark
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
 __all__ = ["duck"]
 
 COLLECT = "spark.databricks.delta.stats.collect"
@@ -52,8 +53,10 @@ def refusal(spark: DeltaSpark, statement: str) -> str:
 
 
 @pytest.mark.conformance("STAT-08", "RT-02")
-def test_row_tracking_can_be_enabled_afterwards(delta_spark: DeltaSpark, tmp_path: Path) -> None:
-    spark, path = delta_spark, tmp_path / "table"
+def test_row_tracking_can_be_enabled_afterwards(
+    recorded_spark: RecordedSpark, tmp_path: Path
+) -> None:
+    spark, path = recorded_spark, tmp_path / "table"
     without_statistics(spark, path)
     enable = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
     assert "DELTA_ROW_ID_ASSIGNMENT_WITHOUT_STATS" in refusal(spark, enable)
@@ -85,9 +88,9 @@ def test_a_table_can_be_cloned_with_row_tracking_afterwards(
 @pytest.mark.conformance("STAT-03", "CLU-03")
 @pytest.mark.parametrize("clustered", [False, True])
 def test_readers_find_the_same_rows_with_and_without_skipping(
-    delta_spark: DeltaSpark, duck: DuckDb, tmp_path: Path, clustered: bool
+    recorded_spark: RecordedSpark, duck: DuckDb, tmp_path: Path, clustered: bool
 ) -> None:
-    spark, path = delta_spark, tmp_path / "table"
+    spark, path = recorded_spark, tmp_path / "table"
     by = "CLUSTER BY (x, s)" if clustered else ""
     with spark.setting(COLLECT, "false"):
         spark.sql(
@@ -124,14 +127,14 @@ def test_readers_find_the_same_rows_with_and_without_skipping(
 
 
 def test_a_file_that_nan_blind_bounds_hide_is_read_again(
-    delta_spark: DeltaSpark, tmp_path: Path
+    recorded_spark: RecordedSpark, tmp_path: Path
 ) -> None:
     path = tmp_path / "table"
     write_deltalake(path, pa.table({"x": [1.0, float("nan"), 7.0]}))
-    assert delta_spark.data_files(path, "x > 150") == set()
+    assert recorded_spark.data_files(path, "x > 150") == set()
     assert recompute(LocalStore(str(path)), check_writers=True).files_recomputed == 1
-    delta_spark.forget()
-    assert len(delta_spark.data_files(path, "x > 150")) == 1
+    recorded_spark.forget()
+    assert len(recorded_spark.data_files(path, "x > 150")) == 1
 
 
 def _found(spark: DeltaSpark, path: Path, predicate: str) -> list[str]:

@@ -126,11 +126,18 @@ class DeltaSpark:
     @contextmanager
     def setting(self, name: str, value: str) -> Iterator[None]:
         """Changes a session setting for the duration of a block."""
-        self._spark.conf().set(name, value)
+        self.configure(name, value)
         try:
             yield
         finally:
+            self.configure(name, None)
+
+    def configure(self, name: str, value: str | None) -> None:
+        """Changes a session setting; None restores its default."""
+        if value is None:
             self._spark.conf().unset(name)
+        else:
+            self._spark.conf().set(name, value)
 
     def jvm_session(self) -> Any:
         """Spark's own session, for callers that need more of them."""
@@ -189,10 +196,14 @@ class DeltaSpark:
 
     def actions(self, snapshot: Any) -> list[dict[str, Any]]:
         """Returns every action of the reconciled state, in the form of the log."""
-        return [decode(line) for line in self._json_lines(snapshot.stateDF())]
+        return [decode(line) for line in self.state_lines(snapshot)]
 
-    def replay(self, path: Path) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yields the state at every version, by Delta Spark's own replay of the commits alone.
+    def state_lines(self, snapshot: Any) -> list[str]:
+        """Returns every action of the reconciled state as JSON."""
+        return self._json_lines(snapshot.stateDF())
+
+    def replay_lines(self, path: Path) -> Iterator[tuple[int, list[str]]]:
+        """Yields the actions at every version as JSON, by Delta Spark's own replay of the commits.
 
         Snapshots use the same class for reconciliation, so the states are equal at a fraction of
         the cost, except that nothing expires here.
@@ -207,7 +218,7 @@ class DeltaSpark:
             standing = state.checkpoint()
             actions = []
             while standing.hasNext():
-                actions.append(decode(standing.next().json()))
+                actions.append(str(standing.next().json()))
             yield commit._1(), actions
 
     def kernel_files(self, path: Path) -> set[tuple[str, str | None]]:
@@ -241,9 +252,19 @@ class DeltaSpark:
         snapshot = self.snapshot(path)
         snapshot.deltaLog().doLogCleanup(snapshot, self.jvm.scala.Option.empty())
 
-    def hint(self, text: str) -> Any:
+    def read_hint(self, text: str) -> dict[str, Any]:
         """Returns `_last_checkpoint` as parsed by Delta Spark; raises if its checksum is wrong."""
-        return self._delta.LastCheckpointInfo.deserializeFromJson(text, True)
+        hint = self._delta.LastCheckpointInfo.deserializeFromJson(text, True)
+        v2 = hint.v2Checkpoint()
+        return {
+            "version": hint.version(),
+            "size": hint.size(),
+            "parts": not hint.parts().isEmpty(),
+            "bytes": hint.sizeInBytes().get(),
+            "adds": hint.numOfAddFiles().get(),
+            "checksum": hint.checksum().isDefined(),
+            "v2": [v2.get().path(), v2.get().sizeInBytes()] if v2.isDefined() else None,
+        }
 
     def _strings(self, *texts: str) -> Any:
         array = self._gateway.new_array(self.jvm.java.lang.String, len(texts))

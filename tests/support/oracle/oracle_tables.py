@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import RECIPES, copy
 from tests.support.oracle.delta_views import View, spark_view
+from tests.support.oracle.recordings import RecordedSpark
 
 Answers = tuple[list[str], dict[str, set[str]]]
 """The rows of a table, and for each predicate the data files that cannot be skipped."""
@@ -17,7 +17,7 @@ Answers = tuple[list[str], dict[str, set[str]]]
 class Bench:
     """The oracle with its tables, and its answers about them with their complete logs."""
 
-    spark: DeltaSpark
+    spark: RecordedSpark
     root: Path
     _views: dict[Path, list[View]] = field(default_factory=dict)
     _answers: dict[str, Answers] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Bench:
         """Returns the table of that name. Copy it before changing it."""
         path = self.root / name
         if not path.exists():
-            RECIPES[name].build(self.spark, path)
+            self.spark.table(name, path)
         return path
 
     def v2_table(self, name: str) -> Path:
@@ -51,8 +51,7 @@ class Bench:
 
     def fresh_view(self, path: Path) -> View:
         """Returns the latest version of any table as Delta Spark reads it now."""
-        snapshot = self.spark.snapshot(path)
-        return spark_view(snapshot.version(), self.spark.actions(snapshot))
+        return spark_view(self.spark.version(path), self.spark.state(path))
 
     def rows(self, name: str, path: Path) -> list[str]:
         """Returns the rows of a table, with their row IDs if it tracks them."""
