@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +16,7 @@ from pydantic import Field, PrivateAttr
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.position import Position, repeat_after
 from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.tables import DeltaTable
@@ -25,25 +26,14 @@ if TYPE_CHECKING:
         UnresolvedAssetJobDefinition,
     )
 
-    from delta_maintenance.operations.watch import LogWatch
-
-
 DATA_VERSION = "dagster/data_version"
 """The tag of an observation with the data version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """The known state of the log of one table."""
+class SensorPosition(Position):
+    """The position in the log of one table, and the requests of a run for `announced`."""
 
-    version: int
-    """The newest listed version."""
-    requested: int = -1
-    """The version for which a run was requested last; -1 for none."""
-    unread: tuple[tuple[int, int], ...] = ()
-    """Ranges of commits, ends included, that may have changed data and were not read yet."""
-    half_read: int | None = None
-    """A commit among these whose first bytes did not decide."""
     attempt: int = 0
     """The number of requests for that version; 0 when a run has succeeded."""
     first_at: float = 0.0
@@ -52,83 +42,32 @@ class Position:
     """The time of the next look whether a run has succeeded."""
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> Self:
-        """Parses the result of `asdict`, in which JSON replaced the tuples by lists."""
-        ranges = value.get("unread") or ()
-        assert isinstance(ranges, list | tuple)
-        unread = tuple((int(low), int(high)) for low, high in ranges)
-        return cls(**{**value, "unread": unread})  # type: ignore[arg-type]
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Parses the result of `to_json`, in which JSON replaced the tuples by lists."""
+        fields = {_FIELDS.get(name, name): field for name, field in value.items()}
+        unread = tuple((int(low), int(high)) for low, high in fields.get("unread") or ())
+        return cls(**{**fields, "unread": unread})
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields by their names in the cursor of a sensor."""
+        return {name: getattr(self, field) for name, field in _FIELDS.items()}
 
     def requesting(self, version: int, *, at: datetime) -> Self:
         """Returns the state after a request for a version."""
-        # Imported here because it loads NumPy; definitions must load fast.
-        from delta_maintenance.operations.watch import repeat_after
-
-        is_new = not self.attempt or version != self.requested
+        is_new = not self.attempt or version != self.announced
         first_at = at.timestamp() if is_new else self.first_at
         pause = repeat_after(timedelta(seconds=at.timestamp() - first_at))
         return replace(
             self,
-            requested=version,
+            announced=version,
             attempt=1 if is_new else self.attempt + 1,
             first_at=first_at,
             again_at=(at + pause).timestamp(),
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Poll:
-    """The result of a poll."""
-
-    position: Position
-    data_version: int | None = None
-    """The newest commit that changed data, if one is new."""
-
-
-def poll(watch: "LogWatch", before: Position | None) -> Poll:
-    """Polls a log once, starting from the state `before`.
-
-    A table that was never polled counts as changed. Raises the errors of `LogWatch.poll`.
-    """
-    polled = watch.poll()
-    # A log that does not continue at the known version is another log.
-    if before is None or polled.since != before.version:
-        return Poll(position=Position(version=polled.version), data_version=polled.version)
-    unread = before.unread
-    if polled.version > before.version:
-        unread = (*unread, (before.version + 1, polled.version))
-    position = replace(before, version=polled.version, unread=unread)
-    return _read_one(watch, position) if unread else Poll(position=position)
-
-
-def _read_one(watch: "LogWatch", position: Position) -> Poll:
-    version = position.half_read
-    half_read = version is not None
-    if version is None:
-        version = position.unread[-1][1]
-    digest = watch.whole(version) if half_read else watch.digest(version)
-    # A commit that was deleted before it could be read may have changed data.
-    maintenance = digest.is_maintenance if digest is not None else False
-    if maintenance is None and not half_read:
-        return Poll(position=replace(position, half_read=version))
-    if maintenance:
-        unread = _without(position.unread, version)
-        return Poll(position=replace(position, unread=unread, half_read=None))
-    return Poll(position=replace(position, unread=(), half_read=None), data_version=version)
-
-
-def _without(ranges: tuple[tuple[int, int], ...], version: int) -> tuple[tuple[int, int], ...]:
-    rest_ranges: list[tuple[int, int]] = []
-    for low, high in ranges:
-        if low <= version <= high:
-            rest_ranges += [
-                part_of_range
-                for part_of_range in ((low, version - 1), (version + 1, high))
-                if part_of_range[0] <= part_of_range[1]
-            ]
-        else:
-            rest_ranges.append((low, high))
-    return tuple(rest_ranges)
+_FIELDS = {"version": "version", "requested": "announced"}
+_FIELDS |= {name: name for name in ("unread", "half_read", "attempt", "first_at", "again_at")}
 
 
 class Positions:
@@ -136,18 +75,18 @@ class Positions:
 
     def __init__(self, cursor: str | None) -> None:
         positions = json.loads(cursor) if cursor else {}
-        self._known = {uri: Position.from_json(value) for uri, value in positions.items()}
+        self._known = {uri: SensorPosition.from_json(value) for uri, value in positions.items()}
 
-    def __getitem__(self, uri: str) -> Position | None:
+    def __getitem__(self, uri: str) -> SensorPosition | None:
         return self._known.get(uri)
 
-    def __setitem__(self, uri: str, position: Position) -> None:
+    def __setitem__(self, uri: str, position: SensorPosition) -> None:
         self._known[uri] = position
 
     def to_cursor(self, uris: set[str]) -> str:
         """Returns the cursor as text, without the tables that are no longer watched."""
         return json.dumps(
-            {uri: asdict(position) for uri, position in self._known.items() if uri in uris},
+            {uri: position.to_json() for uri, position in self._known.items() if uri in uris},
             separators=(",", ":"),
         )
 
@@ -173,16 +112,19 @@ def build_table_asset(
 
     def observe(context: dg.AssetExecutionContext) -> Iterator[dg.ObserveResult]:
         known_version = _known_version(context.instance, table)
-        before = Position(version=known_version) if known_version is not None else None
+        before = SensorPosition(version=known_version) if known_version is not None else None
         try:
-            polled = _poll_table(storage.resolve(context.resources), table, before)
+            # Unlike the sensor, this has no later tick for unread commits.
+            position, changed = poll_table(
+                storage.resolve(context.resources), table, before, to_the_end=True
+            )
         except DeltaMaintenanceError as error:
             problem = str(error.locate(table=table.uri))
             raise dg.Failure(problem, allow_retries=error.retryable) from error
-        version = known_version if polled.data_version is None else polled.data_version
+        version = known_version if changed is None else changed
         yield dg.ObserveResult(
             asset_key=table.key,
-            metadata=observed(table, polled.position.version),
+            metadata=observed(table, position.version),
             data_version=dg.DataVersion(str(version)),
         )
 
@@ -198,18 +140,32 @@ def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
     }
 
 
-def _poll_table(storage: DeltaStorageResource, table: DeltaTable, before: Position | None) -> Poll:
+def poll_table(
+    storage: DeltaStorageResource,
+    table: DeltaTable,
+    before: SensorPosition | None,
+    *,
+    to_the_end: bool = False,
+) -> tuple[SensorPosition, int | None]:
+    """Polls a log, starting from the state `before`. Also returns the newest commit that changed
+    data, if one is new.
+
+    A table that was never polled counts as changed. One commit is read, unless `to_the_end`.
+    """
     # Imported here because it loads the clients of object stores; definitions must load fast.
-    from delta_maintenance.operations.watch import LogWatch, open_watched
+    from delta_maintenance.operations.watch import CommitCount, CommitFilter, LogWatch, open_watched
 
     options = storage.storage_options(table.policy.rules.storage, uri=table.uri)
     store = open_watched(table.uri, options or None)
-    version = before.version if before is not None else None
-    polled = poll(LogWatch(store, version=version), before)
-    # Unlike the sensor, this has no later tick for unread commits.
-    while polled.data_version is None and polled.position.unread:
-        polled = poll(LogWatch(store, version=polled.position.version), polled.position)
-    return polled
+    watch = LogWatch(store, version=before.version if before is not None else None)
+    polled = watch.poll()
+    # A log that does not continue at the known version is another log.
+    if before is None or polled.since != before.version:
+        return SensorPosition(version=polled.version), polled.version
+    count = CommitCount(CommitFilter(data_changes_only=True), before)
+    while not count.count(watch, newest=polled.version) and to_the_end:
+        watch.poll_again()
+    return replace(count.position, counted=0), count.matched
 
 
 def _known_version(instance: dg.DagsterInstance, table: DeltaTable) -> int | None:
@@ -296,11 +252,11 @@ def build_commit_sensor(
             if isinstance(polled, DeltaMaintenanceError):
                 problems.append(str(polled))
                 continue
-            position = polled.position
-            if polled.data_version is not None:
-                moved.append((table, polled.data_version))
-                if position.requested < 0 or position.version - position.requested >= min_commits:
-                    requests.append(_request(table, polled.data_version))
+            position, changed = polled
+            if changed is not None:
+                moved.append((table, changed))
+                if position.announced < 0 or position.version - position.announced >= min_commits:
+                    requests.append(_request(table, changed))
                     position = position.requesting(position.version, at=now)
             positions[table.uri] = position
         for table, position in _overdue(tables, positions, now):
@@ -326,25 +282,17 @@ def _polls(
     stores: Sequence[Reference[DeltaStorageResource]],
     positions: Positions,
     resources: Any,
-) -> list[tuple[DeltaTable, Poll | DeltaMaintenanceError]]:
+) -> list[tuple[DeltaTable, tuple[SensorPosition, int | None] | DeltaMaintenanceError]]:
     """Polls all tables, some in parallel, and returns the results in order. An error on one table
     does not stop the others.
     """
-    # Imported here because it loads the clients of object stores; definitions must load fast.
-    from delta_maintenance.operations.watch import LogWatch, open_watched
-
     resolved = {reference: reference.resolve(resources) for reference in set(stores)}
 
     def one(
         table: DeltaTable, reference: Reference[DeltaStorageResource]
-    ) -> Poll | DeltaMaintenanceError:
-        before = positions[table.uri]
+    ) -> tuple[SensorPosition, int | None] | DeltaMaintenanceError:
         try:
-            rule = table.policy.rules.storage
-            options = resolved[reference].storage_options(rule, uri=table.uri)
-            store = open_watched(table.uri, options or None)
-            version = before.version if before is not None else None
-            return poll(LogWatch(store, version=version), before)
+            return poll_table(resolved[reference], table, positions[table.uri])
         except DeltaMaintenanceError as error:
             return error.locate(table=table.uri)
 
@@ -354,7 +302,7 @@ def _polls(
 
 def _overdue(
     tables: Sequence[DeltaTable], positions: Positions, now: datetime
-) -> list[tuple[DeltaTable, Position]]:
+) -> list[tuple[DeltaTable, SensorPosition]]:
     """Returns the tables with a requested version to look after, the longest overdue first."""
     all_of_them = ((table, positions[table.uri]) for table in tables)
     overdue = [
@@ -366,8 +314,8 @@ def _overdue(
 
 
 def _review(
-    instance: dg.DagsterInstance, table: DeltaTable, position: Position, now: datetime
-) -> tuple[Position, dg.RunRequest | None]:
+    instance: dg.DagsterInstance, table: DeltaTable, position: SensorPosition, now: datetime
+) -> tuple[SensorPosition, dg.RunRequest | None]:
     """Requests another run if none since the first request has succeeded or is under way."""
     # SQLite keeps the times of runs in whole seconds.
     since = datetime.fromtimestamp(position.first_at // 1 - 1, UTC)
@@ -377,8 +325,8 @@ def _review(
             return replace(position, attempt=0), None
         if not record.dagster_run.is_finished and now - record.create_timestamp < _LONGEST_RUN:
             return replace(position, again_at=(now + _BETWEEN_REVIEWS).timestamp()), None
-    position = position.requesting(position.requested, at=now)
-    return position, _request(table, position.requested, attempt=position.attempt)
+    position = position.requesting(position.announced, at=now)
+    return position, _request(table, position.announced, attempt=position.attempt)
 
 
 def _request(table: DeltaTable, version: int, *, attempt: int = 1) -> dg.RunRequest:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from airflow.sdk._shared.secrets_masker import redact
 
+from delta_maintenance.operations.position import Position
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.hooks import delta as policy_hook
@@ -24,7 +25,7 @@ from delta_maintenance_airflow.triggers import (
     DeltaPolicyCommitTrigger,
     polling,
 )
-from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
+from delta_maintenance_airflow.triggers.cursor import CursorBoard
 from tests.support.emulators.s3_server import S3Server
 from tests.support.orchestrators.watching import WRITE, State, eventually, run, running
 from tests.support.tables.actions import metadata, protocol
@@ -96,7 +97,7 @@ def watcher(path: str) -> DeltaPolicyCommitTrigger:
     (table,) = load_policy(path).named_tables
     state = State()
     board = CursorBoard([state], made._board_name())
-    board.put(table.uri, Position(version=0, told=0))
+    board.put(table.uri, Position(version=0, announced=0))
     # Also within a running event loop: none of this state has to be awaited.
     with suppress(StopIteration):
         board.save().send(None)

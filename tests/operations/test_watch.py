@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import (
@@ -16,6 +17,7 @@ from delta_maintenance.errors import (
     StorageError,
     VersionNotFoundError,
 )
+from delta_maintenance.operations.position import Position
 from delta_maintenance.operations.watch import (
     CommitCount,
     CommitFilter,
@@ -282,29 +284,58 @@ def test_impossible_conditions_are_refused(fields: Any) -> None:
         WaitCondition(**fields)
 
 
-KINDS = {"data": MERGE, "optimize": OPTIMIZE, "nothing": [commit_info("SET TBLPROPERTIES")]}
+LONG = [commit_info("UNHEARD OF"), *(add("x" * 700 + str(n), dataChange=False) for n in range(100))]
+KINDS = {
+    "data": MERGE,
+    "data, said late": [*LONG, add("new")],
+    "optimize": OPTIMIZE,
+    "no data, said late": LONG,
+    "nothing": [commit_info("SET TBLPROPERTIES")],
+}
+DATA = (KINDS["data"], KINDS["data, said late"])
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(
-    steps=st.lists(st.sampled_from([*KINDS, "poll", "restart", "fail"]), max_size=40),
-    enough=st.integers(1, 4),
+@example(steps=["data", "data", "optimize", "clean"], enough=3, unread_is_stored=True)
+@example(
+    steps=["data", "no data, said late", "turn", "optimize", "turn", "restart", "turn"],
+    enough=1,
+    unread_is_stored=True,
 )
-def test_every_commit_is_counted_exactly_once(steps: list[str], enough: int) -> None:
-    """A watcher that may be restarted at any moment, against a count of what was committed."""
+@given(
+    steps=st.lists(
+        st.sampled_from([*KINDS, "poll", "turn", "restart", "fail", "clean"]), max_size=40
+    ),
+    enough=st.integers(1, 4),
+    unread_is_stored=st.booleans(),
+)
+def test_every_commit_is_counted_exactly_once(
+    steps: list[str], enough: int, unread_is_stored: bool
+) -> None:
+    """A watcher that may be restarted at any moment, against a count of what was committed.
+
+    Dagster stores a position after each turn, and Airflow one without unread commits.
+    """
     store = CountingStore()
     table = TableBuilder(store)
     table.commit([protocol(), metadata()])
     accepts = CommitFilter(data_changes_only=True)
-    watch, count = LogWatch(store), CommitCount(accepts, version=0)
+    stored = Position(version=0, announced=0)
+    watch, count = LogWatch(store), CommitCount(accepts, stored)
     events: list[tuple[int, int]] = []
-    told = 0
+    cleaned: set[int] = set()
     for step in itertools.chain(steps, ["poll"]):
         if step in KINDS:
             table.commit(KINDS[step])
+        elif step == "clean":
+            for version in set(range(table.version)) - cleaned:
+                store.delete(f"_delta_log/{commit_name(version)}")
+                cleaned.add(version)
         elif step == "restart":
-            watch = LogWatch(store)
-            count = CommitCount(accepts, version=count.version, counted=count.counted)
+            # Through JSON, as orchestrators store it.
+            known = asdict(stored) | {"unread": tuple(map(tuple, asdict(stored)["unread"]))}
+            stored = Position(**known)
+            watch, count = LogWatch(store), CommitCount(accepts, stored)
         elif step == "fail":
             newest = watch.poll().version
             store.fails = StorageError("down")
@@ -312,13 +343,26 @@ def test_every_commit_is_counted_exactly_once(steps: list[str], enough: int) -> 
                 count.count(watch, newest=newest, enough=enough)
             store.fails = None
         else:
-            while not count.count(watch, newest=watch.poll().version, enough=enough):
-                pass
-            if count.counted >= enough:
-                events.append((told, count.version))
-                told, count.counted = count.version, 0
-    data = [version for version, lines in table.commits.items() if lines == MERGE]
+            turns = itertools.repeat(True) if step == "poll" else [True]
+            for _ in turns:
+                if count.count(watch, newest=watch.poll().version, enough=enough):
+                    assert not count.position.unread
+                    break
+            position = count.position
+            if position.counted >= enough:
+                events.append((position.announced, position.version))
+                count.position = position = position.after_event()
+            if unread_is_stored or not position.unread:
+                stored = position
+    position = count.position
+    data = [version for version, lines in table.commits.items() if lines in DATA]
     for first, last in events:
-        assert sum(first < version <= last for version in data) >= enough
-    assert [first for first, _ in events[1:]] == [last for _, last in events[:-1]]
-    assert sum(version > told for version in data) < enough
+        matching = sum(first < version <= last for version in data)
+        assert matching + sum(first < version <= last for version in cleaned) >= enough
+    # No commit is announced twice, and none is left out.
+    assert [first for first, _ in events] == [0, *(last for _, last in events)][: len(events)]
+    since = events[-1][1] if events else 0
+    assert (position.announced, position.version, position.unread) == (since, table.version, ())
+    least = sum(version > since for version in data)
+    assert least <= position.counted < enough
+    assert position.counted <= least + sum(version > since for version in cleaned)

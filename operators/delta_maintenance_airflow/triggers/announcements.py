@@ -10,9 +10,9 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from delta_maintenance import clock
+from delta_maintenance.operations.position import Position
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.triggers.commit_watcher import Seen
-from delta_maintenance_airflow.triggers.cursor import Position
 
 _BETWEEN_REVIEWS = timedelta(seconds=15)
 _MOST_AT_ONCE = 200
@@ -23,7 +23,7 @@ _MOST_AT_ONCE = 200
 class _Announcement:
     event: dict[str, Any]
     position: Position
-    """The position of the watcher; `told` is the announced version."""
+    """The position of the watcher; its `announced` is the announced version."""
     first_at: datetime
     last_at: datetime
     review_at: datetime
@@ -50,11 +50,11 @@ class Announcements:
         """
         now, event, announced = self._now(), poll.event, self._open.get(name)
         if event is not None and event["status"] == "changed":
-            if announced is not None and announced.position.told == poll.position.told:
+            if announced is not None and announced.position.announced == poll.position.announced:
                 announced.last_at, announced.is_polled = now, False
             else:
                 # Another table at the address begins with lower versions.
-                if announced is not None and announced.position.told < poll.position.told:
+                if announced is not None and announced.position.announced < poll.position.announced:
                     event = {**event, "from_version": announced.event["from_version"]}
                 announced = self._open[name] = _Announcement(
                     event=event,
@@ -102,7 +102,7 @@ def _review(
 ) -> tuple[set[str], set[str]]:
     """Returns the tables with whose versions runs have dealt, and those to announce again."""
     # Imported here because both load PyArrow, which would slow down Dag parsing.
-    from delta_maintenance.operations.watch import repeat_after
+    from delta_maintenance.operations.position import repeat_after
 
     maintained, repeated = set[str](), set[str]()
     store = assessment_store()
@@ -117,7 +117,7 @@ def _review(
             run = entry.maintained if entry is not None else None
             position = announced.position
             if run is not None and run.covers(
-                position.told, newest=position.version, announced_at=announced.first_at
+                position.announced, newest=position.version, announced_at=announced.first_at
             ):
                 maintained.add(name)
                 continue

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, StorageError
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.triggers.polling import CATCH_UP, Pace, TablePolls, serialized
+from delta_maintenance_airflow.triggers.polling import TableStream, serialized
+
+if TYPE_CHECKING:
+    from delta_maintenance.operations.watch import WaitProgress
 
 
 class DeltaCommitTrigger(BaseTrigger):
@@ -56,25 +59,17 @@ class DeltaCommitTrigger(BaseTrigger):
         yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # untyped
 
     async def _wait_for_commit(self) -> dict[str, Any]:
-        polls = TablePolls(DeltaHook(self.delta_conn_id), self.table_uri)
-        store = await polls.open()
-        # Already imported by a thread: importing it would block the event loop.
-        from delta_maintenance.operations.watch import Wait, WaitCondition
-
-        wait = Wait(store, WaitCondition.from_json(self.condition))
-        pace = Pace(self.poll_interval, self.table_uri)
-        while True:
-            try:
-                poll = await polls.ask(wait, wait.poll)
-            except (StorageError, CatalogError) as error:
-                if not error.retryable:
-                    raise
-                self.log.warning("%s", error)
-                await pace.back_off()
-                continue
-            if poll.done:
-                return {"status": "success", **poll.found()}
-            if poll.more:
-                await asyncio.sleep(CATCH_UP)
-            else:
-                await pace.rest()
+        stream = TableStream(
+            table_uri=self.table_uri,
+            hook=DeltaHook(self.delta_conn_id),
+            poll_interval=self.poll_interval,
+            condition=self.condition,
+        )
+        async with aclosing(stream.results()) as results:
+            async for result in results:
+                if result.trouble is not None:
+                    raise result.trouble
+                poll = cast("WaitProgress", result.poll)
+                if poll.done:
+                    return {"status": "success", **poll.found()}
+        raise AssertionError("a stream of polls has no end")

@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.address import Address
+from delta_maintenance.operations.position import Position
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyAccess
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
-from delta_maintenance_airflow.triggers.cursor import Cursor, Position
+from delta_maintenance_airflow.triggers.cursor import Cursor
 from delta_maintenance_airflow.triggers.polling import PollResult, TableStream, serialized
 
 _ARGUMENTS = (
@@ -126,7 +127,7 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
         cursor = Cursor(asset_states(self), self._cursor_name())
         position = await cursor.load()
         if position is None and self.after_version is not None:
-            position = Position(version=self.after_version, told=self.after_version)
+            position = Position(version=self.after_version, announced=self.after_version)
         watcher = CommitWatcher(
             self.table_uri,
             min_commits=self.min_commits,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.errors import CatalogError, StorageError
-from delta_maintenance_airflow.triggers.cursor import Position
+from delta_maintenance.operations.position import Position
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.watch import CommitCount
@@ -46,7 +46,7 @@ class CommitWatcher:
         self._min_commits = min_commits
         self._operations = tuple(operations)
         self._position = position
-        self._count: CommitCount | None = None
+        self._count: CommitCount[Position] | None = None
 
     async def take(self, result: PollResult) -> Seen | None:
         """Processes the result of a poll. Returns None if there is nothing to store."""
@@ -55,7 +55,7 @@ class CommitWatcher:
             count = self._counting(result.version)
             try:
                 # Without a new version, no request is needed.
-                if result.version > count.version:
+                if result.version > count.position.version or count.position.unread:
                     await result.stream.count(
                         count, newest=result.version, enough=self._min_commits
                     )
@@ -66,42 +66,39 @@ class CommitWatcher:
                 trouble = error
         if trouble is not None:
             return self._in_trouble(trouble)
-        assert self._position is not None
-        announced_version = self._position.told
-        if count.counted < self._min_commits:
-            self._position = Position(
-                version=count.version, told=announced_version, counted=count.counted
-            )
-            return Seen(self._position)
-        self._position = Position(version=count.version, told=count.version)
-        count.counted = 0
-        return Seen(
-            self._position,
-            self._event("changed", from_version=announced_version, to_version=count.version),
-        )
+        position = count.position
+        if position.unread:
+            # The watch of the stream ended before they were read.
+            return None
+        if position.counted < self._min_commits:
+            self._position = position
+            return Seen(position)
+        self._position = count.position = position.after_event()
+        versions = {"from_version": position.announced, "to_version": position.version}
+        return Seen(self._position, self._event("changed", **versions))
 
     def announced(self) -> Seen | None:
         """Returns the event, sent before a restart, with whose version no run has dealt."""
         position = self._position
         if position is None or position.maintained is None:
             return None
-        versions = {"from_version": position.maintained, "to_version": position.told}
+        versions = {"from_version": position.maintained, "to_version": position.announced}
         return Seen(position, self._event("changed", **versions))
 
-    def _counting(self, newest: int) -> CommitCount:
+    def _counting(self, newest: int) -> CommitCount[Position]:
         # Already imported by the thread that opened the table.
         from delta_maintenance.operations.watch import CommitCount, CommitFilter
 
-        if self._position is None:
-            self._position = Position(version=newest, told=newest)
-        if self._count is None or newest < self._position.version:
-            if newest < self._position.version:
-                # Another table replaced the known one: all its commits are new.
-                self._position = Position(version=-1, told=-1)
-            accepts = CommitFilter(data_changes_only=True, operations=self._operations)
-            self._count = CommitCount(
-                accepts, version=self._position.version, counted=self._position.counted
-            )
+        before = self._position or Position(version=newest, announced=newest)
+        if self._count is not None:
+            before = self._count.position
+        if newest < before.version:
+            # Another table replaced the known one: all its commits are new.
+            before = Position(version=-1)
+        elif self._count is not None:
+            return self._count
+        accepts = CommitFilter(data_changes_only=True, operations=self._operations)
+        self._count = CommitCount(accepts, replace(before, trouble=None, maintained=None))
         return self._count
 
     def _in_trouble(self, trouble: Exception) -> Seen | None:
@@ -109,7 +106,7 @@ class CommitWatcher:
         if self._position is not None and self._position.trouble == name:
             return None
         _log.error("%s", trouble)
-        self._position = replace(self._position or Position(version=-1, told=-1), trouble=name)
+        self._position = replace(self._position or Position(version=-1), trouble=name)
         return Seen(self._position, self._event("error", error=name, message=str(trouble)))
 
     def _event(self, status: str, **facts: Any) -> dict[str, Any]:

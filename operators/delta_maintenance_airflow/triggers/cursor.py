@@ -6,27 +6,17 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from delta_maintenance.operations.position import Position
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """The position of a watcher in the log of its table."""
-
-    version: int
-    """The newest commit that was processed."""
-    told: int
-    """The version of the last event."""
-    counted: int = 0
-    """The number of matching commits since then."""
-    trouble: str | None = None
-    """The error that was reported and still persists."""
-    maintained: int | None = None
-    """The version before the first announced commit with which no run has dealt; None if there is
-    none, or if nobody looks after that."""
+_NAMES = {"version": "version", "told": "announced", "counted": "counted"}
+_NAMES |= {name: name for name in ("trouble", "maintained")}
+"""The fields of a position by their names in the state of an asset. A position with unread commits
+is never stored.
+"""
 
 
 class Cursor:
@@ -53,7 +43,9 @@ class Cursor:
             return
         try:
             for state in self._states:
-                await state.aset(self._name, asdict(position))
+                await state.aset(
+                    self._name, {name: getattr(position, field) for name, field in _NAMES.items()}
+                )
         # An error of the state store must not cause a missed commit.
         except Exception as error:
             _log.warning("the position of a watcher could not be saved: %s", error)
@@ -114,7 +106,7 @@ class CursorBoard:
         changed: dict[int, dict[str, list[Any]]] = {}
         for uri, position in ready.items():
             number, key = self._slot(uri)
-            row = [position.version, position.told, position.counted, position.trouble]
+            row = [position.version, position.announced, position.counted, position.trouble]
             # Left out if possible: the length of a value is limited.
             row += [] if position.maintained is None else [position.maintained]
             if self._parts[number].get(key) != row:
@@ -151,15 +143,11 @@ class CursorBoard:
 
 def _row_position(row: Any) -> Position | None:
     match row:
-        case [int(version), int(told), int(counted), None | str() as trouble, *others]:
-            maintained = others[0] if others and isinstance(others[0], int) else None
-            return Position(
-                version=version,
-                told=told,
-                counted=counted,
-                trouble=trouble,
-                maintained=maintained,
-            )
+        case [int(), int(), int(), None | str(), *others]:
+            fields = dict(zip(_NAMES.values(), row, strict=False))
+            if others and not isinstance(others[0], int):
+                del fields["maintained"]
+            return Position(**fields)
         case _:
             return None
 
@@ -167,5 +155,5 @@ def _row_position(row: Any) -> Position | None:
 def _position(value: Any) -> Position | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("version"), int):
         return None
-    fields = {name: value[name] for name in Position.__slots__ if name in value}
-    return Position(**{"told": value["version"], **fields})
+    fields = {field: value[name] for name, field in _NAMES.items() if name in value}
+    return Position(**{"announced": value["version"], **fields})

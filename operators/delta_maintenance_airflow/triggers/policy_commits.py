@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.operations.position import Position
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.triggers.announcements import Announcements
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
-from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
+from delta_maintenance_airflow.triggers.cursor import CursorBoard
 from delta_maintenance_airflow.triggers.policy_tables import (
     CatalogTables,
     NamedTables,
@@ -236,7 +237,7 @@ class _Watched:
                 if where != self._trigger.policy:
                     # A part of a catalog has no address.
                     report["uri"] = None
-                unknown = Position(version=-1, told=-1, trouble=name)
+                unknown = Position(version=-1, announced=-1, trouble=name)
                 self._seen.put_nowait((where, _with_short_message(Seen(unknown, report))))
         self._reported = {where: str(error) for where, error in lasting.items()}
 

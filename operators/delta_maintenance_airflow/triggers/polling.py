@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import (
@@ -21,10 +21,19 @@ from delta_maintenance.errors import (
 from delta_maintenance_airflow.compat import AirflowException
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.watch import CommitCount, LogWatch
+    from delta_maintenance.operations.position import Position
+    from delta_maintenance.operations.watch import (
+        CommitCount,
+        LogWatch,
+        Sighting,
+        Wait,
+        WaitProgress,
+    )
     from delta_maintenance.storage import Store
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 CATCH_UP = 0.1
 """The number of seconds before the next poll if one did not reach the end of the log."""
@@ -36,45 +45,11 @@ _LONGEST = 600.0
 """The maximum number of seconds between polls of a store that does not answer."""
 
 
-class Watching(Protocol):
-    """An object that makes requests to a store."""
-
-    store: Store
-
-
 class TableAccess(Protocol):
     """Access to a table."""
 
     async def aopen_watched(self, table_uri: str) -> Store:
         """Opens the store of the table, with the current options."""
-
-
-class TablePolls:
-    """Polls one table in a thread of the pool, with the credentials of a connection or a policy."""
-
-    def __init__(self, hook: TableAccess, table_uri: str) -> None:
-        self._hook = hook
-        self._table_uri = table_uri
-
-    async def open(self) -> Store:
-        """Opens the store of the table; no request is made yet."""
-        return await self._hook.aopen_watched(self._table_uri)
-
-    async def ask(self, watching: Watching, question: Callable[[], T]) -> T:
-        """Returns the result of `question`, for which `watching` makes requests to its store.
-
-        If the store rejects the credentials, it is called once more with the current ones of the
-        connection or the policy, because keys expire and are replaced.
-        """
-        try:
-            return await self._in_thread(question)
-        except StorageAccessError:
-            watching.store = await self.open()
-            return await self._in_thread(question)
-
-    async def _in_thread(self, question: Callable[[], T]) -> T:
-        pool = _pool(store_root(self._table_uri))
-        return await asyncio.get_running_loop().run_in_executor(pool, question)
 
 
 class Pace:
@@ -118,13 +93,17 @@ def store_root(table_uri: str) -> str:
     return "file:" if address.is_local else f"{address.scheme}://{address.authority}"
 
 
+async def in_thread(table_uri: str, question: Callable[[], T]) -> T:
+    """Returns the result of `question`, in a thread of the pool of the table's store."""
+    pool = _pool(store_root(table_uri))
+    return await asyncio.get_running_loop().run_in_executor(pool, question)
+
+
 @cache
 def _pool(root: str) -> ThreadPoolExecutor:
     # Not the default pool of the event loop, whose size depends on the machine.
     return ThreadPoolExecutor(_THREADS, thread_name_prefix=f"delta-watch-{root}")
 
-
-_log = logging.getLogger(__name__)
 
 _IN_TROUBLE = 300.0
 """The minimum number of seconds between polls of a table that does not exist or is not
@@ -139,18 +118,31 @@ class PollResult:
     stream: TableStream
     version: int = -1
     """The newest version; undefined if there is an error."""
+    poll: Sighting | WaitProgress | None = None
     trouble: Exception | None = None
     """An error that only a person can correct: no table, no permission, a wrong address."""
 
 
 class TableStream:
-    """The poll loop of one table. Commits are read once, whatever the number of watchers."""
+    """The poll loop of one table, in threads of the pool, with the credentials of a connection or a
+    policy. Commits are read once, whatever the number of watchers.
 
-    def __init__(self, *, table_uri: str, hook: TableAccess, poll_interval: float) -> None:
+    `condition` is a condition to wait for, as JSON: `operations.watch.WaitCondition`.
+    """
+
+    def __init__(
+        self,
+        *,
+        table_uri: str,
+        hook: TableAccess,
+        poll_interval: float,
+        condition: Mapping[str, Any] | None = None,
+    ) -> None:
         self._table_uri = table_uri
-        self._polls = TablePolls(hook, table_uri)
+        self._hook = hook
         self._interval = poll_interval
-        self._watch: LogWatch | None = None
+        self._condition = condition
+        self._watch: LogWatch | Wait | None = None
         # Only one task at a time may use the watch.
         self._turn = asyncio.Lock()
 
@@ -160,13 +152,9 @@ class TableStream:
         while True:
             try:
                 if self._watch is None:
-                    store = await self._polls.open()
-                    # Already imported by a thread: importing it would block the event loop.
-                    from delta_maintenance.operations.watch import LogWatch
-
-                    self._watch = LogWatch(store)
+                    self._watch = await self._open_watch()
                 async with self._turn:
-                    poll = await self._polls.ask(self._watch, self._watch.poll)
+                    poll: Sighting | WaitProgress = await self.ask(self._watch, self._watch.poll)
             except (DeltaMaintenanceError, AirflowException) as error:
                 if isinstance(error, (StorageError, CatalogError)) and error.retryable:
                     _log.warning("%s", error)
@@ -180,10 +168,10 @@ class TableStream:
             if poll.more:
                 await asyncio.sleep(CATCH_UP)
                 continue
-            yield PollResult(stream=self, version=poll.version)
+            yield PollResult(stream=self, poll=poll, version=poll.version)
             await pace.rest()
 
-    async def count(self, commits: CommitCount, *, newest: int, enough: int) -> None:
+    async def count(self, commits: CommitCount[Position], *, newest: int, enough: int) -> None:
         """Lets a watcher process the commits up to `newest`, until `enough` are found.
 
         Commits for which the poll has no requests left are read by further polls, soon.
@@ -191,10 +179,31 @@ class TableStream:
         everything = False
         while not everything:
             async with self._turn:
-                if (watch := self._watch) is None:
+                if (watch := cast("LogWatch | None", self._watch)) is None:
                     return
                 count = partial(commits.count, watch, newest=newest, enough=enough)
-                everything = await self._polls.ask(watch, count)
+                everything = await self.ask(watch, count)
                 if not everything:
                     await asyncio.sleep(CATCH_UP)
                     watch.poll_again()
+
+    async def ask(self, watch: LogWatch | Wait, question: Callable[[], T]) -> T:
+        """Returns the result of `question`, for which `watch` makes requests to its store.
+
+        If the store rejects the credentials, it is called once more with the current ones of the
+        connection or the policy, because keys expire and are replaced.
+        """
+        try:
+            return await in_thread(self._table_uri, question)
+        except StorageAccessError:
+            watch.store = await self._hook.aopen_watched(self._table_uri)
+            return await in_thread(self._table_uri, question)
+
+    async def _open_watch(self) -> LogWatch | Wait:
+        store = await self._hook.aopen_watched(self._table_uri)
+        # Already imported by a thread: importing it would block the event loop.
+        from delta_maintenance.operations.watch import LogWatch, Wait, WaitCondition
+
+        if self._condition is None:
+            return LogWatch(store)
+        return Wait(store, WaitCondition.from_json(self._condition))

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 from delta_maintenance.address import Access
 from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.errors import InvalidRequestError, VersionNotFoundError
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.position import Position
 from delta_maintenance.protocol.ndjson.raw_lines import CommitDigest
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
@@ -38,18 +38,11 @@ __all__ = [
     "WaitProgress",
     "current_properties",
     "open_watched",
-    "repeat_after",
 ]
 
+PositionT = TypeVar("PositionT", bound=Position)
+
 _CLIENTS = SharedClients(pauses=())
-
-
-def repeat_after(waited: timedelta) -> timedelta:
-    """Returns the pause before a version is announced again that has waited for so long.
-
-    The pauses grow up to an hour, because each announcement costs a run.
-    """
-    return min(timedelta(hours=1), max(timedelta(minutes=1), waited / 2))
 
 
 def open_watched(uri: str, storage_options: Mapping[str, str] | None = None) -> Store:
@@ -108,62 +101,58 @@ class CommitFilter(Record):
         return None if None in answers else True
 
 
-class CommitCount:
+class CommitCount(Generic[PositionT]):
     """Counts the commits of a watch that a filter accepts, each once.
 
-    `properties` are those of the table at `version`, for a filter that needs them.
+    `properties` are those of the table at the position, for a filter that needs them.
     """
 
     def __init__(
         self,
         accepts: CommitFilter,
+        position: PositionT,
         *,
-        version: int,
-        counted: int = 0,
         properties: Mapping[str, str | None] | None = None,
     ) -> None:
-        self.version = version
-        """All commits up to this version are counted."""
-        self.counted = counted
+        self.position = position
+        """All commits up to its version are counted, except the unread ones."""
+        self.matched: int | None = None
+        """The commit that was counted last."""
         self._accepts = accepts
         self._properties = dict(properties or {})
-        self._newest: int | None = None
-        # Ranges, because a misnamed file can make any number of versions look new.
-        self._unread: list[range] = []
 
-    def count(self, watch: LogWatch, *, newest: int, enough: int) -> bool:
-        """Counts the commits up to `newest` until `enough` are found. Returns whether all were
-        read.
+    def count(self, watch: LogWatch, *, newest: int, enough: int = 1) -> bool:
+        """Counts the commits up to `newest` until `enough` are found. Returns whether none is left.
 
         Reads at most as many commits as the poll has requests left; returns False if there are
         more.
         """
-        if self._newest is None or newest > self._newest:
-            first_version = self.version + 1 if self._newest is None else self._newest + 1
-            self._unread += [range(first_version, newest + 1)] if first_version <= newest else []
-            self._newest = newest
+        position = self.position = self.position.after_listing(newest)
         if self._accepts.takes_all:
-            self.counted += sum(map(len, self._unread))
-            self._unread.clear()
-        # The newest commit is most likely cached and most likely to match. For changed properties,
-        # commits are compared with earlier ones, so they are read in order.
-        at = 0 if self._accepts.properties else -1
-        while self._unread and self.counted < enough:
-            versions = self._unread[at]
+            number = sum(high - low + 1 for low, high in position.unread)
+            self.position = replace(position, counted=position.counted + number, unread=())
+        while self.position.unread and self.position.counted < enough:
+            # The newest commit is most likely cached and most likely to match. For changed
+            # properties, commits are compared with earlier ones, so they are read in order.
+            version = self.position.next_unread(oldest_first=bool(self._accepts.properties))
             try:
-                self.counted += self._counts(watch, versions[at])
+                matches = self._read(watch, version)
             except PollSpentError:
                 return False
-            remaining = versions[1:] if at == 0 else versions[:-1]
-            self._unread[at : at + 1 or None] = [remaining] if remaining else []
-        self.version = newest
-        self._unread.clear()
+            self.matched = version if matches else self.matched
+            self.position = self.position.after_reading(version, matches=matches)
+        self.position = replace(self.position, unread=(), half_read=None)
         return True
 
-    def _counts(self, watch: LogWatch, version: int) -> bool:
-        digest = watch.digest(version)
-        answer = None if digest is None else self._accepts.takes(digest, self._properties)
-        if answer is None and digest is not None:
+    def _read(self, watch: LogWatch, version: int) -> bool:
+        """Returns whether a commit matches."""
+        digest, answer = None, None
+        if self.position.half_read is None:
+            digest = watch.digest(version)
+            answer = None if digest is None else self._accepts.takes(digest, self._properties)
+            if answer is None and digest is not None:
+                self.position = replace(self.position, half_read=version)
+        if self.position.half_read is not None:
             digest = watch.whole(version)
             answer = None if digest is None else self._accepts.takes(digest, self._properties)
         if digest is not None and digest.configuration is not None:
@@ -266,7 +255,7 @@ class Wait:
         )
         self._count = CommitCount(
             condition.commits,
-            version=-1 if after is None else after,
+            Position(version=-1 if after is None else after),
             properties=condition.known_properties,
         )
         self._behind: Sighting | None = None
@@ -314,14 +303,14 @@ class Wait:
         everything = seen.version <= asked.after_version or self._count.count(
             self._watch, newest=seen.version, enough=asked.min_commits
         )
-        done = self._count.counted >= asked.min_commits
+        done = self._count.position.counted >= asked.min_commits
         self._behind = None if everything else seen
         return WaitProgress(
             table=table,
             version=seen.version,
             done=done,
             more=not done and (seen.more or not everything),
-            commits=self._count.counted,
+            commits=self._count.position.counted,
         )
 
 

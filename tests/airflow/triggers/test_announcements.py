@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.clock import epoch_millis
+from delta_maintenance.operations.position import Position
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.models import MaintainedVersion
@@ -19,7 +20,6 @@ from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance_airflow.triggers import announcements
 from delta_maintenance_airflow.triggers.announcements import Announcements
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
-from delta_maintenance_airflow.triggers.cursor import Position
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
 
 ORDERS = "s3://lake/sales/orders"
@@ -45,7 +45,7 @@ class Scene:
         self.leases = Leases(self.memory, now=lambda: self.now)
         monkeypatch.setattr(announcements, "assessment_store", lambda: self.store)
         monkeypatch.setattr(announcements, "leases", lambda _: self.leases)
-        self.restart(Position(version=4, told=4))
+        self.restart(Position(version=4, announced=4))
         self.work(OTHER)
 
     def restart(self, position: Position) -> None:
@@ -64,7 +64,7 @@ class Scene:
 
     def send(self, event: dict[str, object]) -> None:
         self.sent.append(self.version)
-        seen = Seen(Position(version=self.version, told=self.version), event)
+        seen = Seen(Position(version=self.version, announced=self.version), event)
         self.position = self.announcements.record(ORDERS, seen)
 
     def pass_time(self, time: timedelta, *, polled: bool = True) -> None:
@@ -76,12 +76,12 @@ class Scene:
 
     def upkeep(self, *, polled: bool = True) -> None:
         if polled:
-            told = self.position.told
-            seen = Seen(Position(version=max(self.version, told), told=told))
+            told = self.position.announced
+            seen = Seen(Position(version=max(self.version, told), announced=told))
             self.position = self.announcements.record(ORDERS, seen)
         overdue = self.announcements.overdue({ORDERS: ORDERS})
         for seen in self.loop.run_until_complete(overdue).values():
-            assert seen.event is not None and seen.event["to_version"] == seen.position.told
+            assert seen.event is not None and seen.event["to_version"] == seen.position.announced
             self.send(seen.event)
 
     def work(self, uri: str = ORDERS, *, version: int | None = None, **changes: object) -> None:
@@ -207,7 +207,7 @@ def test_another_table_at_the_address_is_announced_from_its_first_version(scene:
     scene.commit()
     scene.version = 0
     scene.send({"status": "changed", "table": ORDERS, "from_version": -1, "to_version": 0})
-    assert scene.position == Position(version=0, told=0, maintained=-1)
+    assert scene.position == Position(version=0, announced=0, maintained=-1)
 
 
 @pytest.mark.parametrize("seed", range(6))

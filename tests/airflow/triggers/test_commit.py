@@ -207,8 +207,7 @@ def test_no_more_threads_than_the_pool_of_a_store_has() -> None:
         threading.Event().wait(0.005)
 
     async def scenario() -> None:
-        polls = [polling.TablePolls(DeltaHook(None), f"s3://pooled/{n}") for n in range(100)]
-        await asyncio.gather(*(each._in_thread(ask) for each in polls))
+        await asyncio.gather(*(polling.in_thread(f"s3://pooled/{n}", ask) for n in range(100)))
 
     run(scenario())
     assert max(most) <= polling._THREADS

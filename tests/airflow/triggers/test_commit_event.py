@@ -17,7 +17,7 @@ from delta_maintenance.storage.core.base import FileStatus
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, polling
-from delta_maintenance_airflow.triggers.polling import TablePolls
+from delta_maintenance_airflow.triggers.polling import TableStream
 from tests.support.orchestrators.airflow_versions import since_3_3
 from tests.support.orchestrators.watching import (
     MERGE,
@@ -283,15 +283,15 @@ def test_work_beyond_the_requests_of_a_poll_is_left_to_the_next(
     table: TableBuilder, store: CountingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     each: list[int] = []
-    ask = TablePolls.ask
+    ask = TableStream.ask
 
-    async def counted(self: TablePolls, *question: Any) -> Any:
+    async def counted(self: TableStream, *question: Any) -> Any:
         before = len(store.requests)
         answer = await ask(self, *question)
         each.append(len(store.requests) - before)
         return answer
 
-    monkeypatch.setattr(TablePolls, "ask", counted)
+    monkeypatch.setattr(TableStream, "ask", counted)
     table.commit(WRITE)
     for _ in range(9):
         table.commit(OPTIMIZE)

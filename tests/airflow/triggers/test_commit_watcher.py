@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from delta_maintenance.errors import StorageAccessError, StorageError
+from delta_maintenance.operations.position import Position
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
-from delta_maintenance_airflow.triggers.cursor import Position
 from delta_maintenance_airflow.triggers.polling import PollResult
 
 
@@ -21,6 +21,6 @@ def test_only_an_error_that_lasts_is_reported_when_commits_cannot_be_counted(
         async def count(self, *_: object, **__: object) -> None:
             raise error
 
-    watcher = CommitWatcher("/t", position=Position(version=1, told=1))
+    watcher = CommitWatcher("/t", position=Position(version=1, announced=1))
     seen = asyncio.run(watcher.take(PollResult(stream=cast(Any, Failing()), version=5)))
     assert (seen is None) is error.retryable

@@ -16,14 +16,15 @@ import yaml
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import StorageError
-from delta_maintenance.operations import watch
+from delta_maintenance.operations import position, watch
+from delta_maintenance.operations.position import Position
 from delta_maintenance.policies import run as policies
 from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, announcements, polling
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
-from delta_maintenance_airflow.triggers.cursor import CursorBoard, Position
+from delta_maintenance_airflow.triggers.cursor import CursorBoard
 from delta_maintenance_airflow.triggers.polling import PollResult, store_root
 from tests.support.orchestrators.watching import (
     MERGE,
@@ -223,7 +224,7 @@ def test_a_version_is_announced_until_a_run_has_dealt_with_it(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__ASSESSMENTS", str(tmp_path / "kept"))
     monkeypatch.setattr(announcements, "_BETWEEN_REVIEWS", timedelta())
-    monkeypatch.setattr(watch, "repeat_after", lambda _: timedelta(seconds=10 * QUICK))
+    monkeypatch.setattr(position, "repeat_after", lambda _: timedelta(seconds=10 * QUICK))
     path, store = policy("a", "b"), AssessmentStore(str(tmp_path / "kept"))
 
     def maintain(name: str) -> None:
@@ -388,7 +389,7 @@ def test_the_positions_of_many_tables_take_few_values_below_the_limit_of_airflow
     board = CursorBoard([state], "n", now=lambda: now)
     uris = [f"s3://lake/{'x' * 200}/{number}" for number in range(12_000)]
     for uri in uris:
-        board.put(uri, Position(version=10**12, told=10**12, counted=10**6))
+        board.put(uri, Position(version=10**12, announced=10**12, counted=10**6))
     run(board.save())
     assert len(state.values) == CursorBoard.PARTS
     assert max(len(json.dumps(value)) for value in state.values.values()) < 64 << 10
@@ -401,8 +402,8 @@ def test_the_positions_of_many_tables_take_few_values_below_the_limit_of_airflow
 def test_a_position_waits_as_long_as_the_event_before_it() -> None:
     state, now = State(), [0.0]
     board = CursorBoard([state], "n", now=lambda: now[0])
-    board.put("t", Position(version=2, told=2), after=5)
-    board.put("t", Position(version=3, told=2))
+    board.put("t", Position(version=2, announced=2), after=5)
+    board.put("t", Position(version=3, announced=2))
     run(board.save())
     assert state.values == {}
     now[0] = 5.0
@@ -416,7 +417,7 @@ def test_a_position_waits_as_long_as_the_event_before_it() -> None:
 def test_a_state_that_cannot_be_written_is_written_later() -> None:
     state = State()
     board = CursorBoard([state], "n")
-    board.put("t", Position(version=2, told=2))
+    board.put("t", Position(version=2, announced=2))
     state.fails = True
     run(board.save())
     state.fails = False
@@ -428,14 +429,14 @@ def test_of_two_assets_the_older_position_counts_and_damage_is_left_out() -> Non
     states = [State(), State()]
     for state, version in zip(states, (7, 4), strict=True):
         board = CursorBoard([state], "n")
-        board.put("t", Position(version=version, told=version))
+        board.put("t", Position(version=version, announced=version))
         run(board.save())
     (key,) = states[0].values
     states[0].values[key]["damaged"] = ["x"]
     states[1].values["n_3" if key != "n_3" else "n_4"] = "no mapping"
     board = CursorBoard(states, "n")
     run(board.load())
-    assert board.get("t") == Position(version=4, told=4)
+    assert board.get("t") == Position(version=4, announced=4)
     board.forget_others(["other"])
     assert board.get("t") is None
 
