@@ -26,7 +26,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import with_promises
 from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.lanes import Turns
-from delta_maintenance.policies.measuring import SparkTime, freed_by
+from delta_maintenance.policies.measuring import SparkTime, freed_by, measured
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.submission.job_report import split_task_seconds
@@ -159,33 +159,39 @@ def plan_for_approval(
     return _Request(context, find(due.operation), due, None).for_approval(commits_made)
 
 
-def failure_outcome(
-    context: Context, blank: OperationOutcome, error: Exception
+def measure_outcome(
+    context: Context,
+    work: Callable[[], OperationOutcome],
+    blank: Callable[[], OperationOutcome],
+    *,
+    bytes_of_deleted: Callable[[], DeletedBytes],
 ) -> OperationOutcome:
-    """Returns the outcome of an operation that ended with an error.
+    """Returns the outcome of `work` with its cost, its duration, and what becomes of the files that
+    it deleted; an error fails the outcome `blank`.
 
     Raises `BusyError` and the errors that the environment names again, which end the run.
     """
-    if isinstance(error, (BusyError, *context.environment.raised)):
-        raise error
-    failure = failure_of(error, where=f"{context.policy_table.name}, {blank.operation}")
-    return replace(
-        blank,
-        status="failed",
-        reason=str(failure.locate(table=context.table.uri)),
-        exit_status=failure.exit_status,
-        retryable=failure.retryable,
-    )
-
-
-def with_freed(
-    context: Context, outcome: OperationOutcome, ask: Callable[[], DeletedBytes]
-) -> OperationOutcome:
-    """Completes an outcome by what becomes of the files that it deleted."""
-    if outcome.status not in _CHANGING:
-        return outcome
-    now = context.environment.now()
-    return replace(outcome, freed=freed_by(outcome.operation, outcome.result, ask, now=now))
+    now = context.environment.now
+    with measured(context.table.store, context.jobs) as measurement:
+        try:
+            outcome = work()
+        except Exception as error:
+            if isinstance(error, (BusyError, *context.environment.raised)):
+                raise
+            outcome = blank()
+            failure = failure_of(error, where=f"{context.policy_table.name}, {outcome.operation}")
+            outcome = replace(
+                outcome,
+                status="failed",
+                reason=str(failure.locate(table=context.table.uri)),
+                exit_status=failure.exit_status,
+                retryable=failure.retryable,
+            )
+        if outcome.status in _CHANGING:
+            freed = freed_by(outcome.operation, outcome.result, bytes_of_deleted, now=now())
+            outcome = replace(outcome, freed=freed)
+    seconds = (now() - blank().started_at).total_seconds()
+    return replace(outcome, seconds=seconds, cost=measurement.cost)
 
 
 class _Request:

@@ -7,7 +7,7 @@ policy key only run this way, with all options in the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -18,14 +18,8 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.execute import (
-    Context,
-    RunEnvironment,
-    execute,
-    failure_outcome,
-    with_freed,
-)
-from delta_maintenance.policies.measuring import TableState, measured
+from delta_maintenance.policies.execute import Context, RunEnvironment, execute, measure_outcome
+from delta_maintenance.policies.measuring import TableState
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult, updated_runs
 from delta_maintenance.policies.run import RunStatus, result_of_failure
 from delta_maintenance.table.read.table import Table
@@ -77,13 +71,7 @@ def run_operation(
         failure = result_of_failure(before, last_runs=last_runs)
         return replace(failure, started_at=started, ended_at=now())
 
-    def asked() -> AssessedOperation:
-        about = [run for run in last_runs if run.table_id in (None, snapshots.known_id)]
-        if not plan_only and (held := record.is_held_by(about)) is not None:
-            raise RefusedError(held, remedy="run fsck again after the repair")
-        rules = policy_table.rules.asking_for(record.name)
-        forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
-        return _merge_options(policy_table, record, forced, options or {})
+    request: AssessedOperation | None = None
 
     with environment.claiming() as claim:
         context = Context(
@@ -94,7 +82,30 @@ def run_operation(
             plans_on_spark=environment.submit is not None,
             claim=claim,
         )
-        outcome = _outcome(context, record, asked, plan_only=plan_only, approved=approved)
+
+        def work() -> OperationOutcome:
+            nonlocal request
+            about = [run for run in last_runs if run.table_id in (None, snapshots.known_id)]
+            if not plan_only and (held := record.is_held_by(about)) is not None:
+                raise RefusedError(held, remedy="run fsck again after the repair")
+            rules = policy_table.rules.asking_for(record.name)
+            forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
+            request = _merge_options(policy_table, record, forced, options or {})
+            return execute(context, request, commits_made=0, plan_only=plan_only, approved=approved)
+
+        began = now()
+        outcome = measure_outcome(
+            context,
+            work,
+            lambda: OperationOutcome(
+                operation=record.name,
+                status="failed",
+                reason=_REASON,
+                started_at=began,
+                engine=request.engine if request is not None else "local",
+            ),
+            bytes_of_deleted=table.store.bytes_of_deleted,
+        )
     runs = tuple(last_runs)
     # Operations without a policy key are never due, however long ago they ran.
     if record.policy is not None and outcome.status not in ("planned", "stopped"):
@@ -157,35 +168,6 @@ def run_plans(
         before=first_result.before,
         outcomes=tuple(outcome for result in results for outcome in result.outcomes),
     )
-
-
-def _outcome(
-    context: Context,
-    record: AnyOperation,
-    ask: Callable[[], AssessedOperation],
-    *,
-    plan_only: bool,
-    approved: ApprovedPlan | None,
-) -> OperationOutcome:
-    started, request = context.environment.now(), None
-    with measured(context.table.store, context.jobs) as measurement:
-        try:
-            request = ask()
-            outcome = execute(
-                context, request, commits_made=0, plan_only=plan_only, approved=approved
-            )
-        except Exception as error:
-            blank = OperationOutcome(
-                operation=record.name,
-                status="failed",
-                reason=_REASON,
-                started_at=started,
-                engine=request.engine if request is not None else "local",
-            )
-            outcome = failure_outcome(context, blank, error)
-        outcome = with_freed(context, outcome, context.table.store.bytes_of_deleted)
-    seconds = (context.environment.now() - started).total_seconds()
-    return replace(outcome, seconds=seconds, cost=measurement.cost)
 
 
 def _merge_options(

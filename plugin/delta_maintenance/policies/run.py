@@ -33,11 +33,10 @@ from delta_maintenance.policies.execute import (
     Context,
     RunEnvironment,
     execute,
-    failure_outcome,
+    measure_outcome,
     plan_for_approval,
-    with_freed,
 )
-from delta_maintenance.policies.measuring import TableState, measured
+from delta_maintenance.policies.measuring import TableState
 from delta_maintenance.policies.models import (
     AssessedOperation,
     Assessment,
@@ -219,23 +218,21 @@ class _Run:
                 exit_status=RefusedError.exit_status,
             )
         commits_made = sum(outcome.commits for outcome in self.outcomes)
-        with measured(self.context.table.store, self.context.jobs) as measurement:
-            try:
-                if needed and approved is None:
-                    outcome = plan_for_approval(self.context, due, commits_made=commits_made)
-                else:
-                    outcome = execute(
-                        self.context,
-                        due,
-                        commits_made=commits_made,
-                        plan_only=self.plan_only,
-                        approved=approved,
-                    )
-            except Exception as error:
-                outcome = failure_outcome(self.context, blank, error)
-            outcome = with_freed(self.context, outcome, self._bytes_of_deleted)
-        seconds = (self.context.environment.now() - now).total_seconds()
-        outcome = replace(outcome, seconds=seconds, cost=measurement.cost)
+
+        def work() -> OperationOutcome:
+            if needed and approved is None:
+                return plan_for_approval(self.context, due, commits_made=commits_made)
+            return execute(
+                self.context,
+                due,
+                commits_made=commits_made,
+                plan_only=self.plan_only,
+                approved=approved,
+            )
+
+        outcome = measure_outcome(
+            self.context, work, lambda: blank, bytes_of_deleted=self._bytes_of_deleted
+        )
         if outcome.status not in ("planned", "stopped", "needs-approval"):
             table_id = self.context.snapshots.known_id
             runs = updated_runs(outcome, self.last_runs.values(), table_id=table_id)
