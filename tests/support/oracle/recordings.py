@@ -51,7 +51,7 @@ _PATHS = re.compile(r"[`'](/[^`']+)[`']")
 _NO_INFLUENCE = re.compile(rb'"modificationTime":\d+|"engineInfo":"delta-maintenance/[^"]*"')
 _RANDOM = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\d{12,}|\d+-\d+-\d+T[\d:.]+Z"
-    r"|(?<=\"size\":)\d+|(?<=(?:Ms|es)\":\")\d+"
+    r"|(?<=\"pathOrInlineDv\":\")[^\"]+|(?<=\"size\":)\d+|(?<=(?:Ms|es)\":\")\d+"
 )
 """What differs each time that Spark makes the same commit."""
 _LONG = "interval 1000 weeks"
