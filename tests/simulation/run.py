@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pytest
+
 from delta_maintenance import clock
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.table.commit import transaction
 from tests.simulation.actors import Actor, Calendar
 from tests.simulation.upkeep import OPERATIONS, Asked, Keeper
 from tests.simulation.world import DAY_MS, HOUR_MS, MARK, Effect, World
@@ -90,15 +93,11 @@ def play(seed: int) -> Played:
 @contextmanager
 def _on_its_own_clock(world: World) -> Iterator[None]:
     """Where an operation takes no clock of its caller, its commits take the world's, and no nap."""
-    commit = Transaction.commit.__kwdefaults__
-    assert commit is not None
-    before = clock.now, commit["sleep"]
-    clock.now = lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC)
-    commit["sleep"] = lambda _: None
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC))
+        for kind in (transaction.Writer, RunContext):
+            patch.setitem(kind.__init__.__kwdefaults__, "sleep", lambda _: None)
         yield
-    finally:
-        clock.now, commit["sleep"] = before
 
 
 def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:

@@ -59,13 +59,13 @@ class Writer(Actor):
             kind.__name__.upper(),
             operation_id=task,
             planned_version=planned[0],
-            writer=Committer(now=self.now, new_id=lambda: txn_id),
+            writer=Committer(now=self.now, new_id=lambda: txn_id, sleep=lambda _: None),
         )
         effect = kind(job, transaction)
         if effect is None:
             return
         self.world.ledger.effects[txn_id] = effect
-        outcome = transaction.commit(sleep=lambda _: None)
+        outcome = transaction.commit()
         self.outcomes.append((txn_id, outcome))
 
     def judge(self) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.clock import new_id
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.rewriting import commits
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.table.commit.transaction import Writer
 from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.read.table import Table
 from tests.support.faults import every_fault
@@ -183,9 +183,7 @@ WHILE_WRITING = (Fault.CRASH_AFTER, Fault.LOST_ANSWER, Fault.CRASH_WITHIN)
 
 def remove(store: Store, clock: Clock) -> int | None:
     """Only the commit that removes the mapping; `test_faults` plays the steps after it."""
-    committer = Committer(
-        table=Table(store), feature=FEATURE, other_writers=None, now=clock, new_id=new_id
-    )
+    committer = Committer(table=Table(store), feature=FEATURE, writer=Writer(now=clock))
     return remove_mapping(committer, progress=None)
 
 

@@ -59,7 +59,8 @@ def transaction(
 ) -> Transaction:
     """`options` are arguments of `Transaction` or fields of its `Writer`."""
     names = {each.name for each in fields(Writer)} & options.keys()
-    writer = Writer(**{"now": lambda: NOW} | {name: options.pop(name) for name in names})
+    defaults: dict[str, Any] = {"now": lambda: NOW, "sleep": lambda _: None}
+    writer = Writer(**defaults | {name: options.pop(name) for name in names})
     return Transaction(snapshot(builder, store), operation, writer=writer, **options)
 
 
@@ -70,7 +71,7 @@ def append(builder: TableBuilder, path: str = "new", **options: Any) -> Transact
 
 
 def commit(txn: Transaction, **options: Any) -> Any:
-    return txn.commit(sleep=lambda _: None, **options)
+    return txn.commit(**options)
 
 
 def lines(builder: TableBuilder, version: int) -> list[dict[str, Any]]:

@@ -205,6 +205,6 @@ def _live(snapshot: Any, *paths: str) -> Any:
 
 
 def _landed(txn: Transaction) -> int:
-    outcome = txn.commit(sleep=lambda _: None)
+    outcome = txn.commit()
     assert isinstance(outcome, Landed), outcome
     return outcome.version

@@ -50,7 +50,8 @@ def test_a_commit_has_the_next_version_and_provenance(table: TableBuilder) -> No
     live = staged_adds([log.add("a")["add"]])
     txn.read_files(live)
     txn.stage_removes(removes_of(live, data_change=True))
-    outcome = commit(txn, metrics={"numRemovedFiles": 1}, tags={"note": "x"})
+    txn.stage_info(metrics={"numRemovedFiles": 1}, tags={"note": "x"})
+    outcome = commit(txn)
     assert outcome == Landed(
         version=1, attempts=1, in_commit_timestamp=None, num_adds=0, num_removes=1
     )
@@ -148,7 +149,7 @@ def test_a_conflict_writes_nothing_and_names_the_remedy(table: TableBuilder) -> 
 def test_attempts_are_bounded(table: TableBuilder) -> None:
     races(table, *([log.add(f"x{n}")] for n in range(9)))
     pauses: list[float] = []
-    outcome = append(table).commit(max_attempts=4, sleep=pauses.append)
+    outcome = append(table, sleep=pauses.append).commit(max_attempts=4)
     assert isinstance(outcome, Conflicted)
     assert (outcome.conflict.rule, outcome.attempts) == (Rule.RETRIES, 4)
     assert len(pauses) == 4

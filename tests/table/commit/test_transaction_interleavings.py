@@ -146,6 +146,7 @@ class Writer:
             planned_version=0,
             writer=Committer(
                 new_id=lambda: txn_id,
+                sleep=lambda _: None,
                 now=lambda: instant + timedelta(milliseconds=choose.randrange(-50, 50)),
             ),
         )
@@ -176,7 +177,7 @@ class Writer:
                 changed = [{**row, "dataChange": True, "deletionVector": vector} for row in picked]
                 txn.stage_adds(staged_adds(changed))
         try:
-            result: object = txn.commit(sleep=lambda _: None)
+            result: object = txn.commit()
         except CommitUnknownError as error:
             result = error
         self.results.append((txn_id, result))

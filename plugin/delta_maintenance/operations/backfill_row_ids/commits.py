@@ -12,10 +12,8 @@ By the operation name, other writers recognise that such a commit changes nothin
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,8 +22,10 @@ import pyarrow.compute as pc
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, CorruptTableError, RefusedError
+from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsPlan
 from delta_maintenance.operations.backfill_row_ids.batches import counted, files_without_row_ids
 from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
+from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.row_tracking_support import (
@@ -41,7 +41,6 @@ from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
 from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState
 from delta_maintenance.table.commit.concurrent_commits import Advance, advance
-from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
     CommitOutcome,
@@ -49,9 +48,8 @@ from delta_maintenance.table.commit.outcome import (
     Landed,
     require_committable,
 )
-from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
-from delta_maintenance.table.data.row_counts import RowCounter
-from delta_maintenance.table.progress import Progress
+from delta_maintenance.table.commit.transaction import RowIds, Transaction
+from delta_maintenance.table.data.row_counts import RowCounter, count_rows
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -69,44 +67,17 @@ missing.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitSettings:
-    """The common values of all commits of a backfill."""
-
-    operation_id: str | None = None
-    """The ID of the task, by which a second run finds the commits of the first."""
-    planned_version: int | None = None
-    """Later commits may be those of another process of the same task."""
-    other_writers: OtherWriters | None = None
-    now: Callable[[], datetime] = clock.now
-    new_id: clock.NewId = clock.new_id
-    sleep: Callable[[float], None] = time.sleep
-
-
 class RowIdBackfill:
     """One run on one table. Counts its work, whether it succeeds or fails."""
 
-    def __init__(
-        self,
-        table: Table,
-        *,
-        files_per_commit: int,
-        highest_row_id: int,
-        count_rows: RowCounter,
-        settings: CommitSettings,
-        progress: Progress | None = None,
-        total_files: int | None = None,
-    ) -> None:
-        """`highest_row_id` is the highest row ID of any file, in case the table's mark is
-        too low.
-        """
+    def __init__(self, table: Table, plan: BackfillRowIdsPlan, context: RunContext) -> None:
         self._table = table
-        self._files_per_commit = files_per_commit
-        self._highest_row_id = highest_row_id
-        self._count_rows = count_rows
-        self._settings = settings
-        self._progress = progress
-        self._total_files = total_files
+        self._plan = plan
+        self._options = plan.options
+        self._context = context
+        self._count_rows: RowCounter = context.engine or partial(count_rows, table.store)
+        # The highest row ID of any file, in case the table's mark is too low.
+        self._highest_row_id = plan.high_water_mark
         self.commits = 0
         self.batches = 0
         self.files = 0
@@ -202,16 +173,17 @@ class RowIdBackfill:
                 BACKFILL if sources.is_enabled else "SET TBLPROPERTIES",
                 parameters={"properties": _json(properties)},
                 what=ENABLE,
-                planned_version=self._settings.planned_version,
+                planned_version=self._plan.version,
             )
             if not sources.is_enabled:
-                txn.stage_metadata(enabled(snapshot.metadata, new_id=self._settings.new_id))
+                txn.stage_metadata(enabled(snapshot.metadata, new_id=self._context.new_id))
             if raises_mark:
                 configuration = row_tracking.render_domain_configuration(mark)
                 txn.stage_domain(row_tracking.DOMAIN, configuration)
             # Concurrent commits must be checked before this is true.
             tags = {} if sources.is_enabled else {"rowTrackingEnablementOnly": "true"}
-            outcome = self._committed(txn, tags=tags, max_attempts=1)
+            txn.stage_info(metrics={}, tags=tags)
+            outcome = self._committed(txn, max_attempts=1)
             if not isinstance(outcome, Conflicted):
                 return outcome.version
         raise self._gave_up(snapshot, outcome)
@@ -230,7 +202,7 @@ class RowIdBackfill:
             operation,
             parameters=parameters,
             what=SUPPORT,
-            planned_version=self._settings.planned_version,
+            planned_version=self._plan.version,
         )
         if change.protocol is not None:
             txn.stage_protocol(change.protocol, drops=change.drops)
@@ -254,13 +226,15 @@ class RowIdBackfill:
 
     def _uncountable(self, snapshot: Snapshot) -> list[str]:
         problems: dict[str, None] = {}
-        for batch in files_without_row_ids(snapshot, files_per_batch=self._files_per_commit):
+        for batch in files_without_row_ids(
+            snapshot, files_per_batch=self._options.files_per_commit
+        ):
             problems |= dict.fromkeys(counted(batch, self._count_rows)[1])
         return list(problems)
 
     def _fill(self, snapshot: Snapshot) -> None:
         beside = BesideWriters(snapshot, follow=self._follow)
-        stream = files_without_row_ids(snapshot, files_per_batch=self._files_per_commit)
+        stream = files_without_row_ids(snapshot, files_per_batch=self._options.files_per_commit)
         for batch in stream:
             files, problems = counted(batch, self._count_rows)
             self.problems |= dict.fromkeys(problems)
@@ -290,25 +264,23 @@ class RowIdBackfill:
         )
         txn.read_files(files)
         txn.stage_adds(files)
-        return self._committed(txn, metrics={"numFiles": files.num_rows})
+        txn.stage_info(metrics={"numFiles": files.num_rows})
+        return self._committed(txn)
 
     def _transaction(
         self, snapshot: Snapshot, operation: str, *, what: str, **options: Any
     ) -> Transaction:
-        settings = self._settings
-        task = settings.operation_id
+        task = self._options.operation_id
         return Transaction(
             snapshot,
             operation,
             operation_id=None if task is None else commit_id(task, what),
-            writer=Writer(
-                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
-            ),
+            writer=self._context.writer(self._options.other_writers),
             **options,
         )
 
     def _committed(self, txn: Transaction, **options: Any) -> CommitOutcome:
-        outcome = txn.commit(sleep=self._settings.sleep, **options)
+        outcome = txn.commit(**options)
         self.commits += isinstance(outcome, Landed)
         return outcome
 
@@ -328,8 +300,8 @@ class RowIdBackfill:
         )
 
     def _tell(self) -> None:
-        if self._progress is not None:
-            self._progress("files", self.files, self._total_files)
+        if self._context.progress is not None:
+            self._context.progress("files", self.files, self._plan.files_to_backfill)
 
 
 def commit_id(operation_id: str, what: str) -> str:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import logging
 import math
 from datetime import datetime
-from functools import partial
 from typing import Literal
 
-from delta_maintenance.clock import Clock, NewId
 from delta_maintenance.errors import (
     CommitConflictError,
     DeltaMaintenanceError,
@@ -31,7 +29,6 @@ from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import (
     ENABLE,
     SUPPORT,
-    CommitSettings,
     RowIdBackfill,
     commit_id,
     planned_support,
@@ -50,7 +47,6 @@ from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
-from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_proved
@@ -153,29 +149,9 @@ def apply(
             "the plan is for Spark",
             remedy="run it by delta_maintenance.spark, or plan with --engine local (engine)",
         )
-    options, instants = plan.options, context.now
-    run = _Run(
-        table,
-        plan,
-        RowIdBackfill(
-            table,
-            files_per_commit=options.files_per_commit,
-            highest_row_id=plan.high_water_mark,
-            count_rows=context.engine or partial(count_rows, table.store),
-            settings=CommitSettings(
-                operation_id=options.operation_id,
-                planned_version=plan.version,
-                other_writers=options.other_writers,
-                now=instants,
-                new_id=context.new_id,
-                sleep=context.sleep,
-            ),
-            progress=context.progress,
-            total_files=plan.files_to_backfill,
-        ),
-    )
+    run = _Run(table, plan, context)
     try:
-        run.through(snapshot or table.snapshot(), now=instants, new_id=context.new_id)
+        run.through(snapshot or table.snapshot())
     except DeltaMaintenanceError as error:
         if not run.backfill.commits:
             raise error.locate(table=table.uri) from error.__cause__
@@ -186,17 +162,18 @@ def apply(
 class _Run:
     """One run of `apply`, with its Result even if it fails."""
 
-    def __init__(self, table: Table, plan: BackfillRowIdsPlan, backfill: RowIdBackfill) -> None:
-        self.backfill = backfill
+    def __init__(self, table: Table, plan: BackfillRowIdsPlan, context: RunContext) -> None:
+        self.backfill = RowIdBackfill(table, plan, context)
         self.problem: str | None = None
         self._table = table
         self._plan = plan
+        self._context = context
         self._version = plan.version
         self._mark = plan.high_water_mark
         self._checkpoint: str | None = None
         self._notes = list(plan.notes)
 
-    def through(self, snapshot: Snapshot, *, now: Clock, new_id: NewId) -> None:
+    def through(self, snapshot: Snapshot) -> None:
         """Runs all phases; sets `problem` if files remain whose rows cannot be counted."""
         options = self._plan.options
         if options.operation_id is not None:
@@ -222,7 +199,7 @@ class _Run:
             if lacking:
                 self.backfill.fill(snapshot)
                 if options.checkpoint and self._checkpoint is None and self.backfill.batches:
-                    self._write_checkpoint(now(), new_id)
+                    self._write_checkpoint()
             # Opened again, to verify the table as readers find it.
             snapshot = self._table.snapshot()
             findings = audit_row_ids(snapshot)
@@ -261,16 +238,20 @@ class _Run:
             notes=tuple(self._notes),
         )
 
-    def _write_checkpoint(self, now: datetime, new_id: NewId) -> None:
+    def _write_checkpoint(self) -> None:
         """Tries to write a checkpoint; the backfill does not depend on it."""
+        context = self._context
         try:
             snapshot = self._table.snapshot()
-            checkpoint_plan = checkpoint.plan(snapshot, context=RunContext.at(now))
+            checkpoint_plan = checkpoint.plan(snapshot, context=RunContext.at(context.now()))
             if checkpoint_plan.engine == "spark":
                 self._notes.append(f"no checkpoint was written: {checkpoint_plan.reason}")
                 return
             written = checkpoint.apply(
-                self._table, checkpoint_plan, context=RunContext(new_id=new_id), snapshot=snapshot
+                self._table,
+                checkpoint_plan,
+                context=RunContext(new_id=context.new_id),
+                snapshot=snapshot,
             )
         except DeltaMaintenanceError as error:
             _logger.warning(

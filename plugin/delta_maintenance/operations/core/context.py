@@ -14,6 +14,8 @@ from delta_maintenance.clock import Clock, NewId, as_clock
 from delta_maintenance.table.progress import Progress
 
 if TYPE_CHECKING:
+    from delta_maintenance.table.commit.other_writers import OtherWriters
+    from delta_maintenance.table.commit.transaction import Writer
     from delta_maintenance.table.read.snapshot import Snapshot
     from delta_maintenance.table.read.table import Table
 
@@ -67,6 +69,14 @@ class RunContext:
     def without_engine(self) -> Self:
         """Returns the context for work in this process."""
         return replace(self, engine=None)
+
+    def writer(self, other_writers: OtherWriters | None) -> Writer:
+        """Returns the settings of all commits of the run."""
+        from delta_maintenance.table.commit.transaction import Writer
+
+        return Writer(
+            other_writers=other_writers, now=self.now, new_id=self.new_id, sleep=self.sleep
+        )
 
     def snapshot_of(self, table: Table) -> Snapshot:
         """Opens the version to work on, and passes on its warnings.

@@ -115,17 +115,19 @@ def rewrite_files(
     Raises `RefusedError` if a file cannot be rewritten, `CorruptTableError` if one is damaged, and
     `CommitConflictError` if other writers keep adding such files.
     """
-    verb, versions = _verb_of(removal), set[int]()
+    verb, versions, writer = _verb_of(removal), set[int](), committer.writer
     for _ in range(_ROUNDS):
         planned = planned_rewrite(
             committer.snapshot(),
             removal,
-            other_writers=committer.other_writers,
-            now=committer.now(),
+            other_writers=writer.other_writers,
+            now=writer.now(),
         )
         if planned.is_noop:
             return tuple(sorted(versions))
-        context = RunContext(now=committer.now, new_id=committer.new_id, progress=progress)
+        context = RunContext(
+            now=writer.now, new_id=writer.new_id, sleep=writer.sleep, progress=progress
+        )
         result = verb.apply(committer.table, planned, context)
         versions |= {bin_.version for bin_ in result.bins if bin_.version is not None}
         for refused in result.refused:

@@ -129,9 +129,7 @@ class _DropFeatureRun:
         self.committer = Committer(
             table=table,
             feature=plan.options.feature,
-            other_writers=plan.options.other_writers,
-            now=context.now,
-            new_id=context.new_id,
+            writer=context.writer(plan.options.other_writers),
         )
         self.commits: list[DropCommit] = []
         self.checkpoints: list[int] = []

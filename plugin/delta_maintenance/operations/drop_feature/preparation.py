@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.clock import NewId, epoch_millis
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import FeatureRemoval, feature_names
 from delta_maintenance.protocol.vacuum import deletion_vector_paths
-from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -51,9 +50,7 @@ class Committer:
     table: Table
     feature: str
     """The name of the feature, exactly as in the protocol."""
-    other_writers: OtherWriters | None
-    now: Callable[[], datetime]
-    new_id: NewId
+    writer: Writer
 
     def snapshot(self) -> Snapshot:
         """Returns the latest snapshot. Raises `FeatureGoneError` if it lacks the feature."""
@@ -81,7 +78,7 @@ class Committer:
             parameters=parameters,
             operation_id=operation_id,
             planned_version=planned_version,
-            writer=Writer(other_writers=self.other_writers, now=self.now, new_id=self.new_id),
+            writer=self.writer,
         )
 
     def commit(
@@ -172,7 +169,7 @@ def keep_vector_files(
         if "deletionVector" not in removal.file_fields:
             return None
         # Some tables set a retention longer than the calendar, to keep everything.
-        passed = passed_time(snapshot, committer.now())
+        passed = passed_time(snapshot, committer.writer.now())
         after = epoch_millis(passed) - retention // timedelta(milliseconds=1)
         removes = missing_vector_tombstones(snapshot, deleted_after_ms=after)
         if not removes.num_rows:

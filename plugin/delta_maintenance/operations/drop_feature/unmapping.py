@@ -192,9 +192,7 @@ class _Unmapping(RewriteCommits):
         settings = CommitSettings(
             operation="REMOVE COLUMN MAPPING",
             parameters={},
-            other_writers=committer.other_writers,
-            now=committer.now,
-            new_id=committer.new_id,
+            writer=committer.writer,
         )
         contract = unmapping_contract(snapshot, target_bytes=target)
         super().__init__(committer.table, snapshot, contract, settings)
@@ -268,7 +266,7 @@ class _Unmapping(RewriteCommits):
     def _rewritten(self, work: Work) -> list[Pending]:
         names = _logical_names(self._base)
         done: list[Pending] = []
-        engine = LocalEngine(self._table.store, new_id=self._settings.new_id)
+        engine = LocalEngine(self._table.store, new_id=self._settings.writer.new_id)
         bins: Iterator[Bin] = (_renamed(work.bin(number), names) for number in range(work.count))
         for outcome in engine.rewrite(bins, self._contract.spec):
             done.append(_pending(outcome, work))

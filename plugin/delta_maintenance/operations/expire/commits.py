@@ -61,7 +61,7 @@ from delta_maintenance.protocol.statistics.audit import (
 )
 from delta_maintenance.table.commit.concurrent_commits import Advance
 from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
-from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
+from delta_maintenance.table.commit.transaction import RowIds, Transaction
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.carried_deletions import write_vectors
 from delta_maintenance.table.data.data_file_reader import SourceFile
@@ -397,19 +397,16 @@ class ExpireRun:
             # Files of other writers that were added since are left to the next run.
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
             row_ids=RowIds(preserved=preserved),
-            writer=Writer(
-                other_writers=self._plan.options.other_writers,
-                now=self._context.now,
-                new_id=self._context.new_id,
-            ),
+            writer=self._context.writer(self._plan.options.other_writers),
         )
+        transaction.stage_info(metrics=change.metrics())
         transaction.read_files(change.before)
         transaction.stage_removes(change.removes)
         if change.after.num_rows:
             transaction.stage_adds(change.after)
         if change.feed.num_rows:
             transaction.stage_changes(change.feed)
-        return transaction.commit(metrics=change.metrics(), sleep=self._context.sleep)
+        return transaction.commit()
 
     def _count(self, change: Change, outcome: Landed) -> None:
         self.version = outcome.version

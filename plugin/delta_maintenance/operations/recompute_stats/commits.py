@@ -22,7 +22,7 @@ from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.commit.concurrent_commits import Advance
 from delta_maintenance.table.commit.outcome import CommitOutcome
-from delta_maintenance.table.commit.transaction import Transaction, Writer
+from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -107,20 +107,16 @@ class StatisticsCommits:
     def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
         if not files.num_rows:
             return None
-        context = self._context
         transaction = Transaction(
             base,
             OPERATION,
             parameters={"predicate": []},
-            writer=Writer(
-                other_writers=self._options.other_writers,
-                now=context.now,
-                new_id=context.new_id,
-            ),
+            writer=self._context.writer(self._options.other_writers),
         )
+        transaction.stage_info(metrics={"numFiles": files.num_rows})
         transaction.read_files(files)
         transaction.stage_adds(files)
-        return transaction.commit(metrics={"numFiles": files.num_rows}, sleep=context.sleep)
+        return transaction.commit()
 
     def _require_same_columns(self, snapshot: Snapshot) -> None:
         layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)

@@ -10,15 +10,12 @@ that only moves, and of "Row Tracking".
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 import pyarrow as pa
 
-from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError, VerificationError
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.pending import (
@@ -31,7 +28,6 @@ from delta_maintenance.operations.rewriting.sources import Followed, FollowedSou
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
 from delta_maintenance.table.commit.concurrent_commits import advance
-from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import Conflicted, Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.bins import stated
@@ -66,10 +62,8 @@ class CommitSettings:
 
     operation: Literal["OPTIMIZE", "REORG", "REMOVE COLUMN MAPPING"]
     parameters: Mapping[str, Any]
-    other_writers: OtherWriters | None = None
-    now: Callable[[], datetime] = clock.now
-    new_id: clock.NewId = clock.new_id
-    sleep: Callable[[float], None] = time.sleep
+    """`operationParameters` in `commitInfo`."""
+    writer: Writer
 
 
 class RewriteCommits:
@@ -195,7 +189,7 @@ class RewriteCommits:
         self, pending: Pending, changed: Mapping[int, DeletionVectorDescriptor | None | str]
     ) -> None:
         """Deletes rows from the new files that other writers deleted from the sources."""
-        store, new_id = self._table.store, self._settings.new_id
+        store, new_id = self._table.store, self._settings.writer.new_id
         try:
             if all(changed.get(row) == COMPLETE for row in range(pending.adds.num_rows)):
                 pending.fate = "dropped"
@@ -276,15 +270,18 @@ class RewriteCommits:
                 clustering=contract.clustering,
             )
         ]
+        # The digest of rows that were copied and not decoded is unknown.
+        copied = any(bin_.result.copied for bin_ in bins)
+        has_sums = bool(bins) and contract.spec.proof == "rows" and not copied
+        tags = {SUMS_TAG: stated([bin_.result.sums for bin_ in bins])} if has_sums else {}
         txn = Transaction(
             self._base,
             settings.operation,
             parameters=settings.parameters,
             row_ids=RowIds(preserved=contract.spec.files.layout.tracks_rows),
-            writer=Writer(
-                other_writers=settings.other_writers, now=settings.now, new_id=settings.new_id
-            ),
+            writer=settings.writer,
         )
+        txn.stage_info(metrics=self._metrics(bins, adds, removes), tags=tags)
         if removes.num_rows:
             txn.stage_removes(removes)
             txn.read_files(removes)
@@ -294,12 +291,7 @@ class RewriteCommits:
         self._stage_more(txn)
         # One attempt: the rules for rebasing a commit do not cover all conditions for the new
         # files, so each lost race leads back to `_move_on`.
-        metrics = self._metrics(bins, adds, removes)
-        # The digest of rows that were copied and not decoded is unknown.
-        copied = any(bin_.result.copied for bin_ in bins)
-        has_sums = bool(bins) and contract.spec.proof == "rows" and not copied
-        tags = {SUMS_TAG: stated([bin_.result.sums for bin_ in bins])} if has_sums else {}
-        outcome = txn.commit(metrics=metrics, tags=tags, max_attempts=1, sleep=settings.sleep)
+        outcome = txn.commit(max_attempts=1)
         if not isinstance(outcome, Landed | Conflicted):
             raise AssertionError(f"a rewrite cannot end as {outcome}")
         return outcome

@@ -288,7 +288,7 @@ class RewriteRun:
         )
 
     def _now(self) -> datetime:
-        return self._settings.commit.now()
+        return self._settings.commit.writer.now()
 
 
 def _depths(clustered: ClusteredOutcome | None) -> dict[str, Any]:

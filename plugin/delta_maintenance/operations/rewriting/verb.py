@@ -36,21 +36,12 @@ _LOST = ("dropped", "contended", "table-changed")
 R = TypeVar("R", bound=RewriteResult)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteCommit:
-    """What the commits of a rewrite state in `commitInfo`."""
-
-    operation: Literal["OPTIMIZE", "REORG"]
-    parameters: Mapping[str, Any]
-    """`operationParameters`."""
-
-
-def execute(
+def _execute(
     table: Table,
     surveyed: Survey,
     options: RewriteOptions,
     result: type[R],
-    commit: RewriteCommit,
+    commit: CommitSettings,
     context: RunContext,
 ) -> R:
     """Rewrites and commits the bins of a survey, by default in threads of this process.
@@ -68,14 +59,7 @@ def execute(
     )
     started = context.now()
     settings = RunSettings(
-        commit=CommitSettings(
-            operation=commit.operation,
-            parameters=commit.parameters,
-            other_writers=options.other_writers,
-            now=context.now,
-            new_id=context.new_id,
-            sleep=context.sleep,
-        ),
+        commit=commit,
         until=_later(started, options.max_duration),
         workers=options.workers,
         progress=context.progress,
@@ -237,13 +221,14 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         if not surveyed.choice.bin_count:
             return self._nothing(self._planned(surveyed, options, context.now()))
         predicate = [] if options.where is None else [options.where]
-        commit = RewriteCommit(
+        commit = CommitSettings(
             operation=self.operation,
             parameters={"predicate": predicate, **self._parameters(surveyed, options)},
+            writer=context.writer(options.other_writers),
         )
         if surveyed.engine != "spark":
             context = context.without_engine()
-        return execute(table, surveyed, options, self.result_type, commit, context)
+        return _execute(table, surveyed, options, self.result_type, commit, context)
 
     def prepare(
         self, table: Table, options: Options, context: RunContext

@@ -33,7 +33,7 @@ from delta_maintenance.table.commit.outcome import (
     Landed,
     require_committable,
 )
-from delta_maintenance.table.commit.transaction import Transaction, Writer
+from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_proved
@@ -150,9 +150,7 @@ def execute(
             decision.operation,
             parameters=decision.parameters,
             operation_id=plan.operation_id,
-            writer=Writer(
-                other_writers=plan.options.other_writers, now=context.now, new_id=context.new_id
-            ),
+            writer=context.writer(plan.options.other_writers),
         )
         _stage(transaction, decision)
         depends = decision.depends_on_files or decision.after.depends_on_files
@@ -160,7 +158,7 @@ def execute(
             # A file that another writer adds in the meantime may violate what the table requires of
             # every file.
             transaction.read_whole_table()
-        return _ending(transaction.commit(sleep=context.sleep), plan)
+        return _ending(transaction.commit(), plan)
     except DeltaMaintenanceError as error:
         raise error.locate(table=table.uri) from error.__cause__
 

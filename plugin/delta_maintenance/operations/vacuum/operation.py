@@ -220,7 +220,8 @@ class _VacuumRun:
             parameters=details["parameters"],
             writer=Writer(other_writers=self.planned.options.other_writers, new_id=self.new_id),
         )
-        outcome = transaction.commit(metrics=details["metrics"])
+        transaction.stage_info(metrics=details["metrics"])
+        outcome = transaction.commit()
         if isinstance(outcome, Conflicted):
             raise outcome.as_error(self.planned.table)
         return outcome.version

@@ -107,6 +107,8 @@ class Writer:
     # Evaluated late, because tests replace the clock.
     now: Callable[[], datetime] = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
+    sleep: Callable[[float], None] = time.sleep
+    """Waits between two attempts, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,12 @@ class Transaction:
         self._reads = ReadSet()
         self._drops: frozenset[str] = frozenset()
         self._used = False
+
+    def stage_info(
+        self, *, metrics: Mapping[str, Any], tags: Mapping[str, str] | None = None
+    ) -> None:
+        """Records `operationMetrics` and `tags` in `commitInfo`."""
+        self._provenance = replace(self._provenance, metrics=metrics, tags=tags or {})
 
     def stage_protocol(self, protocol: Protocol, *, drops: Sequence[str] = ()) -> None:
         """Replaces the protocol. `drops` must name every feature that it removes."""
@@ -241,17 +249,8 @@ class Transaction:
         """Declares that the commit depends on all live files."""
         self._reads = replace(self._reads, whole_table=True)
 
-    def commit(
-        self,
-        *,
-        metrics: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str] | None = None,
-        max_attempts: int = _MAX_ATTEMPTS,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> CommitOutcome:
+    def commit(self, *, max_attempts: int = _MAX_ATTEMPTS) -> CommitOutcome:
         """Commits the staged actions, trying at most `max_attempts` versions.
-
-        `metrics` and `tags` are recorded in `commitInfo`.
 
         Raises `RefusedError` or `UnsupportedFeatureError` if the commit is not allowed, on its own
         or because of a concurrent commit; `CorruptTableError` if a concurrent commit cannot be
@@ -261,7 +260,6 @@ class Transaction:
         if self._used:
             raise InvalidRequestError("the transaction was already used", remedy="begin a new one")
         self._used = True
-        self._provenance = replace(self._provenance, metrics=metrics or {}, tags=tags or {})
         done = self._done_before()
         if done is not None:
             return done
@@ -286,7 +284,7 @@ class Transaction:
             if not isinstance(rebased, Attempt):
                 return rebased
             attempt = rebased
-            sleep(_pause(number, self._provenance.txn_id))
+            self._writer.sleep(_pause(number, self._provenance.txn_id))
         conflict = Conflict(
             rule=Rule.RETRIES,
             version=attempt.base_version,
