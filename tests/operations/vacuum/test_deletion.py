@@ -183,7 +183,7 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
         # The manifests of partitions that have no live files any more.
         "table/commit/manifests.py",
         # New data files of a commit that failed for certain, or of a bin that was not finished.
-        "operations/core/beside_writers.py",
+        "table/commit/beside_writers.py",
         "table/data/rewrite.py",
         # The file that tells the time of the store.
         "table/store_clock.py",

@@ -12,7 +12,6 @@ By the operation name, other writers recognise that such a commit changes nothin
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,7 +23,6 @@ from delta_maintenance import clock
 from delta_maintenance.errors import CommitConflictError, CorruptTableError, RefusedError
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsPlan
 from delta_maintenance.operations.backfill_row_ids.batches import counted, files_without_row_ids
-from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.protocol.actions.model import DomainMetadata
@@ -40,17 +38,16 @@ from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings, lacks_row_ids
 from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState
-from delta_maintenance.table.commit.concurrent_commits import Advance, advance
-from delta_maintenance.table.commit.outcome import (
-    AlreadyDone,
-    CommitOutcome,
-    Conflicted,
-    Landed,
-    require_committable,
+from delta_maintenance.table.commit.beside_writers import (
+    BesideWriters,
+    TouchedFiles,
+    commit_beside_writers,
+    restart_reading,
 )
+from delta_maintenance.table.commit.concurrent_commits import Advance, advance
+from delta_maintenance.table.commit.outcome import AlreadyDone, Landed, require_committable
 from delta_maintenance.table.commit.transaction import RowIds, Transaction
 from delta_maintenance.table.data.row_counts import RowCounter, count_rows
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -59,12 +56,6 @@ T = TypeVar("T")
 
 SUPPORT, ENABLE = "support", "enable"
 """The first and the last commit of a backfill."""
-_TRIES = 20
-"""Attempts at one commit after conflicts; each attempt tries many versions."""
-_RESTARTS = 5
-"""How often the stream of files is restarted after files of the log were found damaged or
-missing.
-"""
 
 
 class RowIdBackfill:
@@ -87,7 +78,7 @@ class RowIdBackfill:
 
     def require_countable(self, snapshot: Snapshot) -> None:
         """Raises `RefusedError` if the rows of a file without row IDs cannot be counted."""
-        problems = self._restarting(self._uncountable, snapshot)
+        problems = restart_reading(self._table, snapshot, self._uncountable)
         if problems:
             raise RefusedError(
                 f"the rows of {count_text(len(problems), 'file')} cannot be counted, so that row "
@@ -105,24 +96,30 @@ class RowIdBackfill:
 
         `RefusedError` as in `support_change`.
         """
-        outcome: CommitOutcome | None = None
-        for _ in range(_TRIES):
+
+        def move_on() -> Snapshot:
+            nonlocal snapshot
+            try:
+                snapshot = advance(snapshot).snapshot
+            except VanishedFileError:
+                snapshot = self._table.snapshot()
+            return snapshot
+
+        def stage(base: Snapshot) -> Transaction | None:
             try:
                 change = support_change(
-                    sources_of(snapshot),
-                    convert_draft=convert_draft,
-                    lift_suspension=lift_suspension,
+                    sources_of(base), convert_draft=convert_draft, lift_suspension=lift_suspension
                 )
             except RefusedError as error:
-                raise error.locate(table=snapshot.table, version=snapshot.version) from None
-            if change is None:
-                return snapshot
-            outcome = self._commit_support(snapshot, change)
-            snapshot = self._latest(snapshot)
-            if isinstance(outcome, AlreadyDone):
-                # Do not override a writer that disabled row tracking since then.
-                self.require_support(snapshot)
-        raise self._gave_up(snapshot, outcome)
+                raise error.locate(table=base.table, version=base.version) from None
+            return None if change is None else self._stage_support(base, change)
+
+        outcome = commit_beside_writers(snapshot.table, move_on, stage)
+        if outcome is not None:
+            self.commits += isinstance(outcome, Landed)
+            # Do not override a writer that disabled row tracking since then.
+            self.require_support(move_on())
+        return snapshot
 
     def require_support(self, snapshot: Snapshot) -> RowTrackingState:
         """Returns whether the table has row tracking enabled, or only supports it.
@@ -146,7 +143,7 @@ class RowIdBackfill:
         file by other writers win. Raises `CommitConflictError` if another writer disabled row
         tracking.
         """
-        self._restarting(self._fill, snapshot)
+        restart_reading(self._table, snapshot, self._fill)
 
     def enable(self, snapshot: Snapshot, findings: RowIdFindings) -> int | None:
         """Enables row tracking, names its columns, and raises a high-water mark that is too low;
@@ -155,18 +152,22 @@ class RowIdBackfill:
         Returns the version of the commit; None if other writers have added files without row IDs
         since, so that nothing was committed.
         """
-        outcome: CommitOutcome | None = None
-        for _ in range(_TRIES):
-            moved = advance(snapshot)
-            snapshot = moved.snapshot
-            if any(pc.any(lacks_row_ids(commit.adds)).as_py() for commit in moved.commits):
+        is_lacking = False
+
+        def follow(moved: Advance) -> None:
+            nonlocal is_lacking
+            for commit in moved.commits:
+                is_lacking |= pc.any(lacks_row_ids(commit.adds)).as_py() or False
+
+        def stage(snapshot: Snapshot, _: TouchedFiles) -> Transaction | AlreadyDone | None:
+            if is_lacking:
                 return None
             self.require_support(snapshot)
             sources = sources_of(snapshot)
             mark = findings.mark_above(sources.high_water_mark)
             raises_mark = mark > sources.high_water_mark
             if sources.is_enabled and not raises_mark:
-                return snapshot.version
+                return AlreadyDone(version=snapshot.version)
             properties = {} if sources.is_enabled else {row_tracking.ENABLED_PROPERTY: "true"}
             txn = self._transaction(
                 snapshot,
@@ -183,12 +184,13 @@ class RowIdBackfill:
             # Concurrent commits must be checked before this is true.
             tags = {} if sources.is_enabled else {"rowTrackingEnablementOnly": "true"}
             txn.stage_info(metrics={}, tags=tags)
-            outcome = self._committed(txn, max_attempts=1)
-            if not isinstance(outcome, Conflicted):
-                return outcome.version
-        raise self._gave_up(snapshot, outcome)
+            return txn
 
-    def _commit_support(self, snapshot: Snapshot, change: SupportChange) -> CommitOutcome:
+        outcome = BesideWriters(snapshot, follow=follow).commit(stage, only_next=True)
+        self.commits += isinstance(outcome, Landed)
+        return None if outcome is None else outcome.version
+
+    def _stage_support(self, snapshot: Snapshot, change: SupportChange) -> Transaction:
         if change.protocol is None and change.unset:
             operation, parameters = "UNSET TBLPROPERTIES", {"properties": _json(change.unset)}
         else:
@@ -211,18 +213,7 @@ class RowIdBackfill:
         if change.high_water_mark is not None:
             mark = max(change.high_water_mark, self._highest_row_id)
             txn.stage_domain(row_tracking.DOMAIN, row_tracking.render_domain_configuration(mark))
-        return self._committed(txn)
-
-    def _restarting(self, work: Callable[[Snapshot], T], snapshot: Snapshot) -> T:
-        """Runs work that streams the files of a snapshot; restarts it if a file cannot be read."""
-        for _ in range(_RESTARTS):
-            try:
-                return work(snapshot)
-            except VanishedFileError:
-                snapshot = self._table.snapshot()
-            except UnusableCheckpointError as error:
-                snapshot = snapshot.avoiding(error)
-        return work(snapshot)
+        return txn
 
     def _uncountable(self, snapshot: Snapshot) -> list[str]:
         problems: dict[str, None] = {}
@@ -238,8 +229,9 @@ class RowIdBackfill:
         for batch in stream:
             files, problems = counted(batch, self._count_rows)
             self.problems |= dict.fromkeys(problems)
-            _, landed = beside.commit(files, self._commit_batch, untouched=TouchedFiles.left_out_of)
+            landed = beside.commit_files(files, self._stage_batch)
             if landed is not None:
+                self.commits += 1
                 self.batches += 1
                 self.files += landed.num_adds
                 self._tell()
@@ -250,9 +242,7 @@ class RowIdBackfill:
         self._highest_row_id = max([self._highest_row_id, *given])
         self.require_support(moved.snapshot)
 
-    def _commit_batch(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
-        if not files.num_rows:
-            return None
+    def _stage_batch(self, base: Snapshot, files: pa.Table) -> Transaction:
         digest = int(np.bitwise_xor.reduce(hash_texts(pa.concat_arrays(files["path"].chunks))))
         txn = self._transaction(
             base,
@@ -265,7 +255,7 @@ class RowIdBackfill:
         txn.read_files(files)
         txn.stage_adds(files)
         txn.stage_info(metrics={"numFiles": files.num_rows})
-        return self._committed(txn)
+        return txn
 
     def _transaction(
         self, snapshot: Snapshot, operation: str, *, what: str, **options: Any
@@ -277,26 +267,6 @@ class RowIdBackfill:
             operation_id=None if task is None else commit_id(task, what),
             writer=self._context.writer(self._options.other_writers),
             **options,
-        )
-
-    def _committed(self, txn: Transaction, **options: Any) -> CommitOutcome:
-        outcome = txn.commit(**options)
-        self.commits += isinstance(outcome, Landed)
-        return outcome
-
-    def _latest(self, snapshot: Snapshot) -> Snapshot:
-        try:
-            return advance(snapshot).snapshot
-        except VanishedFileError:
-            return self._table.snapshot()
-
-    def _gave_up(self, snapshot: Snapshot, outcome: CommitOutcome | None) -> CommitConflictError:
-        if isinstance(outcome, Conflicted):
-            return outcome.as_error(snapshot.table)
-        return CommitConflictError(
-            "other writers committed first every time",
-            table=snapshot.table,
-            version=snapshot.version,
         )
 
     def _tell(self) -> None:

@@ -46,6 +46,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
+from delta_maintenance.table.commit.beside_writers import PASSES
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -53,9 +54,6 @@ from delta_maintenance.table.writable import require_proved
 from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
-
-_MAX_PASSES = 3
-"""Maximum number of passes over the files, if other writers keep adding files without row IDs."""
 
 
 def plan(
@@ -195,7 +193,7 @@ class _Run:
             # Another writer may have suspended row tracking since the plan, which is respected.
             self.backfill.require_support(snapshot)
         lacking = self._plan.files_to_backfill > 0
-        for _ in range(_MAX_PASSES):
+        for _ in range(PASSES):
             if lacking:
                 self.backfill.fill(snapshot)
                 if options.checkpoint and self._checkpoint is None and self.backfill.batches:

@@ -11,7 +11,7 @@ feature that will be dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -25,7 +25,6 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations.backfill_row_ids.batches import in_batches
-from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.traces import (
@@ -39,20 +38,14 @@ from delta_maintenance.operations.rewriting.models import RewriteOptions, Rewrit
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
+from delta_maintenance.table.commit.beside_writers import PASSES, BesideWriters, restart_reading
 from delta_maintenance.table.commit.concurrent_commits import Advance
 from delta_maintenance.table.commit.other_writers import OtherWriters
-from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
+from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
-
-_ROUNDS = 5
-"""The maximum number of rewrites. Other writers may add files that use the feature meanwhile."""
-_PASSES = 4
-"""The maximum number of passes, while other writers keep adding files with the feature."""
 
 Reason = Literal["deleted-rows", "old-types"]
 
@@ -116,7 +109,7 @@ def rewrite_files(
     `CommitConflictError` if other writers keep adding such files.
     """
     verb, versions, writer = _verb_of(removal), set[int](), committer.writer
-    for _ in range(_ROUNDS):
+    for _ in range(PASSES):
         planned = planned_rewrite(
             committer.snapshot(),
             removal,
@@ -201,51 +194,40 @@ class FileStripping:
         Raises `CommitConflictError` if other writers keep adding such files or use the feature
         again.
         """
-        for _ in range(_PASSES):
-            snapshot = self.committer.snapshot()
-            try:
-                if not self._pass(snapshot):
-                    return snapshot.version
-            except VanishedFileError:
-                # Another process is cleaning up; the next pass finds the remaining files.
-                continue
+        table = self.committer.table
+        for _ in range(PASSES):
+            version = restart_reading(table, table.snapshot(), self._pass)
+            if version is not None:
+                return version
         raise self._conflict(
             f"writers keep adding files with {self.removal.file_fields[0]}",
             "stop the writer that still uses the disabled feature, and run again",
         )
 
-    def _pass(self, snapshot: Snapshot) -> bool:
-        """Removes the fields from the files of the snapshot; returns whether any file had them."""
-        beside, found = BesideWriters(snapshot, follow=self._require_dropping), False
-        for batch in in_batches(self._files(snapshot), self.files_per_commit):
-            found = True
-            _, landed = beside.commit(batch, self._commit, untouched=TouchedFiles.left_out_of)
+    def _pass(self, snapshot: Snapshot) -> int | None:
+        """Removes the fields from the files of the snapshot; its version if no file had them."""
+        self.committer.require_feature(snapshot)
+        beside = BesideWriters(snapshot, follow=self._require_dropping)
+        version: int | None = snapshot.version
+        files = adds_for_commits(snapshot, traced_files(snapshot, self.removal))
+        for batch in in_batches(files, self.files_per_commit):
+            version = None
+            landed = beside.commit_files(batch, self._stage)
             if landed is not None:
-                self._tell(landed)
-        return found
+                self._report_progress(landed)
+        return version
 
     def _require_dropping(self, moved: Advance) -> None:
         self._require_off(self.committer.require_feature(moved.snapshot))
 
-    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
-        if not files.num_rows:
-            return None
+    def _stage(self, base: Snapshot, files: pa.Table) -> Transaction:
         parameters: dict[str, object] = {"batchId": str(len(self.versions))}
         transaction = self.committer.begin(base, UNBACKFILL, parameters=parameters)
         transaction.read_files(files)
         transaction.stage_adds(
             files.drop_columns([n for n in self.removal.file_fields if n in files.column_names])
         )
-        return transaction.commit()
-
-    def _files(self, snapshot: Snapshot) -> Iterator[pa.Table]:
-        try:
-            yield from adds_for_commits(snapshot, traced_files(snapshot, self.removal))
-        except VanishedFileError:
-            raise
-        except UnusableCheckpointError as error:
-            # Files that were already yielded are repeated, and added once more unchanged.
-            yield from self._files(snapshot.avoiding(error))
+        return transaction
 
     def _require_off(self, snapshot: Snapshot) -> None:
         # While the feature is enabled, files without its fields would be assigned new ones.
@@ -259,7 +241,7 @@ class FileStripping:
     def _conflict(self, problem: str, remedy: str) -> CommitConflictError:
         return CommitConflictError(problem, table=self.committer.table.uri, remedy=remedy)
 
-    def _tell(self, landed: Landed) -> None:
+    def _report_progress(self, landed: Landed) -> None:
         self.versions.append(landed.version)
         self._done += landed.num_adds
         if self.progress is not None:

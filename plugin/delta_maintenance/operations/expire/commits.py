@@ -21,11 +21,6 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     RefusedError,
 )
-from delta_maintenance.operations.core.beside_writers import (
-    BesideWriters,
-    TouchedFiles,
-    delete_uncommitted,
-)
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpirePlan, Mixed
 from delta_maintenance.operations.expire.changes import (
@@ -59,8 +54,14 @@ from delta_maintenance.protocol.statistics.audit import (
     RequiredStatistics,
     with_live_bounds,
 )
+from delta_maintenance.table.commit.beside_writers import (
+    PASSES,
+    BesideWriters,
+    TouchedFiles,
+    delete_uncommitted,
+)
 from delta_maintenance.table.commit.concurrent_commits import Advance
-from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
+from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.carried_deletions import write_vectors
@@ -78,8 +79,6 @@ FILES_PER_COMMIT = 50_000
 FILES_READ_PER_COMMIT = 1_000
 _BYTES_READ = 8 << 30
 """About how many bytes of files are read for one commit."""
-_PASSES = 5
-"""How often the files that other writers changed are examined again."""
 _REASON = ("expired-rows",)
 
 
@@ -125,7 +124,7 @@ class ExpireRun:
         Raises `CommitConflictError` if the table changed so that the limit has another meaning.
         """
         snapshot, planned = self._snapshot, None
-        for passes_left in reversed(range(_PASSES)):
+        for passes_left in reversed(range(PASSES)):
             choice = chosen(snapshot, self._limit, reads_mixed=self._plan.options.mixed != "leave")
             tables = [choice.whole, choice.mixed]
             if planned is None:
@@ -141,7 +140,7 @@ class ExpireRun:
                 if not passes_left:
                     raise
                 changed = None
-            if passes_left == _PASSES - 1:
+            if passes_left == PASSES - 1:
                 self.overtaken = changed or 0
             else:
                 self.overtaken = max(0, self.overtaken - (self._done - done))
@@ -159,20 +158,31 @@ class ExpireRun:
         overtaken = 0
         beside = BesideWriters(snapshot, follow=self._follow)
         for planned in self._changes(snapshot, whole_adds, mixed):
-            try:
-                change, landed = beside.commit(planned, self._commit, untouched=_untouched)
-            except CommitUnknownError:
-                raise
-            except DeltaMaintenanceError:
-                delete_uncommitted(self._table, planned.new_files, version=self.version)
-                raise
-            if landed is not None:
-                self._count(change, landed)
-            overtaken += planned.files - change.files
+            overtaken += planned.files - self._commit(beside, planned).files
             if self._context.progress is not None:
                 most = max(self._done, whole_adds.num_rows + mixed.num_rows)
                 self._context.progress("files", self._done, most)
         return overtaken
+
+    def _commit(self, beside: BesideWriters, planned: Change) -> Change:
+        """Returns the change without the files that other writers changed."""
+        change = planned
+
+        def stage(base: Snapshot, touched: TouchedFiles) -> Transaction | None:
+            nonlocal change
+            change = planned.without(to_bools(touched.among(planned.before)))
+            return self._stage(base, change) if change.files else None
+
+        try:
+            landed = beside.commit(stage)
+        except CommitUnknownError:
+            raise
+        except DeltaMaintenanceError:
+            delete_uncommitted(self._table, planned.new_files, version=self.version)
+            raise
+        if isinstance(landed, Landed):
+            self._count(change, landed)
+        return change
 
     def _follow(self, moved: Advance) -> None:
         self.version = max(self.version, moved.snapshot.version)
@@ -378,9 +388,7 @@ class ExpireRun:
                 done[outcome.number] = result
         return done
 
-    def _commit(self, base: Snapshot, change: Change) -> CommitOutcome | None:
-        if not change.files:
-            return None
+    def _stage(self, base: Snapshot, change: Change) -> Transaction:
         preserved = True
         if change.rewrites or change.feed.num_rows:
             broken = self._contract.broken_by(base)
@@ -406,7 +414,7 @@ class ExpireRun:
             transaction.stage_adds(change.after)
         if change.feed.num_rows:
             transaction.stage_changes(change.feed)
-        return transaction.commit()
+        return transaction
 
     def _count(self, change: Change, outcome: Landed) -> None:
         self.version = outcome.version
@@ -452,7 +460,3 @@ def _whole(adds: pa.Table, marked_files: list[Marked], numbers: list[int]) -> Ch
 def _without(source: SourceFile, gone: BitMap64) -> SourceFile:
     """Returns the source of a bin that leaves out the rows at some positions."""
     return replace(source, deletion_vector=DeletionVectorDescriptor.inline(gone))
-
-
-def _untouched(touched: TouchedFiles, change: Change) -> Change:
-    return change.without(to_bools(touched.among(change.before)))

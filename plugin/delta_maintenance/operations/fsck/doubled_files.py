@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck import FsckOptions, Repair
 from delta_maintenance.operations.fsck.examination import Examination
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.commit.staged import removes_of
-from delta_maintenance.table.commit.outcome import CommitOutcome, Landed
+from delta_maintenance.table.commit.beside_writers import BesideWriters
+from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -61,17 +61,11 @@ def commit_missing_removes(
     Files that other writers have changed since are left out. All actions of a commit must have the
     same `dataChange`, so there can be two commits.
     """
-
-    def commit(base: Snapshot, removes: pa.Table) -> CommitOutcome | None:
-        # Another writer may add a file again, so each attempt looks at the commits before it.
-        return stage(base, removes).commit(max_attempts=1) if removes.num_rows else None
-
     beside = BesideWriters(snapshot, follow=lambda _: None)
     removes = _missing_removes(examination, rows)
     batches = [removes.filter(pc.equal(removes["dataChange"], flag)) for flag in (False, True)]
-    commits = [
-        beside.commit(part, commit, untouched=TouchedFiles.left_out_of)[1] for part in batches
-    ]
+    # Another writer may add a file again, so each attempt looks at the commits before it.
+    commits = [beside.commit_files(part, stage, only_next=True) for part in batches]
     return [landed for landed in commits if landed is not None]
 
 

@@ -13,26 +13,20 @@ import pyarrow as pa
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations.backfill_row_ids.batches import in_batches
-from delta_maintenance.operations.core.beside_writers import BesideWriters, TouchedFiles
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import affected_files, required_statistics
 from delta_maintenance.operations.recompute_stats.reading import StatisticsEngine
 from delta_maintenance.operations.recompute_stats.repair import StatisticsRepair
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.table.commit.beside_writers import BesideWriters, restart_reading
 from delta_maintenance.table.commit.concurrent_commits import Advance
-from delta_maintenance.table.commit.outcome import CommitOutcome
 from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
 OPERATION = "COMPUTE STATS"
 """As in Delta Spark."""
-_RESTARTS = 5
-"""How often the stream of files is restarted after files of the log were found damaged or missing.
-"""
 
 
 class StatisticsCommits:
@@ -66,21 +60,13 @@ class StatisticsCommits:
 
         Raises `CommitConflictError` if the table changed so that the statistics are not valid.
         """
-        snapshot = self._snapshot
-        for _ in range(_RESTARTS):
-            try:
-                return self._pass(snapshot)
-            except VanishedFileError:
-                snapshot = self._table.snapshot()
-            except UnusableCheckpointError as error:
-                snapshot = snapshot.avoiding(error)
-            self.repair.skipped.clear()
-        return self._pass(snapshot)
+        restart_reading(self._table, self._snapshot, self._pass)
 
     def _pass(self, snapshot: Snapshot) -> None:
+        self.repair.skipped.clear()
         beside = BesideWriters(snapshot, follow=self._take_version)
         for files, decoded in self._repaired(snapshot):
-            _, commit = beside.commit(files, self._commit, untouched=TouchedFiles.left_out_of)
+            commit = beside.commit_files(files, self._stage)
             landed = 0
             if commit is not None:
                 landed = commit.num_adds
@@ -104,9 +90,7 @@ class StatisticsCommits:
             for part in self.repair.repaired(batch):
                 yield part.adds, part.decoded
 
-    def _commit(self, base: Snapshot, files: pa.Table) -> CommitOutcome | None:
-        if not files.num_rows:
-            return None
+    def _stage(self, base: Snapshot, files: pa.Table) -> Transaction:
         transaction = Transaction(
             base,
             OPERATION,
@@ -116,7 +100,7 @@ class StatisticsCommits:
         transaction.stage_info(metrics={"numFiles": files.num_rows})
         transaction.read_files(files)
         transaction.stage_adds(files)
-        return transaction.commit()
+        return transaction
 
     def _require_same_columns(self, snapshot: Snapshot) -> None:
         layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)

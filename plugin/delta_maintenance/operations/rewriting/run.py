@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
-from delta_maintenance.operations.core.beside_writers import delete_uncommitted
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
@@ -29,6 +28,7 @@ from delta_maintenance.operations.rewriting.pending import Fate, Pending
 from delta_maintenance.operations.rewriting.sources import source_files
 from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.as_json import num_records
+from delta_maintenance.table.commit.beside_writers import delete_uncommitted
 from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, Refusal
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
-from delta_maintenance.protocol.commit.conflicts import Conflict
+from delta_maintenance.protocol.commit.conflicts import Conflict, Rule
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import (
     Operation,
@@ -168,6 +168,17 @@ class Conflicted:
             version=self.version,
             remedy=self.conflict.remedy,
         )
+
+
+def lost_races(version: int, *, attempts: int) -> Conflicted:
+    """Returns the outcome if other writers committed first in each attempt, last at `version`."""
+    conflict = Conflict(
+        rule=Rule.RETRIES,
+        version=version - 1,
+        explanation=f"other writers committed first, {attempts} times in a row",
+        remedy="run again when fewer writers are active",
+    )
+    return Conflicted(version=version, attempts=attempts, conflict=conflict)
 
 
 CommitOutcome = Landed | AlreadyDone | Superseded | Conflicted

@@ -74,6 +74,7 @@ from delta_maintenance.table.commit.outcome import (
     Landed,
     Superseded,
     kind_of,
+    lost_races,
     require_committable,
     require_no_external_log,
 )
@@ -285,13 +286,7 @@ class Transaction:
                 return rebased
             attempt = rebased
             self._writer.sleep(_pause(number, self._provenance.txn_id))
-        conflict = Conflict(
-            rule=Rule.RETRIES,
-            version=attempt.base_version,
-            explanation=f"other writers committed first, {max_attempts} times in a row",
-            remedy="run again when fewer writers are active",
-        )
-        return Conflicted(version=attempt.version, attempts=max_attempts, conflict=conflict)
+        return lost_races(attempt.version, attempts=max_attempts)
 
     @property
     def _store(self) -> Store:
