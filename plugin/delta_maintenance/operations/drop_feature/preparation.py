@@ -16,19 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.drop import FeatureRemoval, feature_names
 from delta_maintenance.protocol.vacuum import deletion_vector_paths
-from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
+from delta_maintenance.table.commit.beside_writers import Ending, commit_beside_writers
 from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.store_clock import passed_time
 
-TRIES = 20
-"""Attempts at one commit while other writers commit too."""
 _FIELDS = {"add": (), "remove": ("path", "deletionVector", "deletionTimestamp")}
 _NAME = "deletion_vector_"
 _PLAIN = r"^[A-Za-z0-9._~/-]*$"
@@ -82,7 +79,7 @@ class Committer:
         )
 
     def commit(
-        self, stage: Callable[[Snapshot], Transaction | None], *, only_next: bool = False
+        self, stage: Callable[[Snapshot], Transaction | Ending | None], *, only_next: bool = False
     ) -> int | None:
         """Commits the actions that `stage` derives from the latest snapshot.
 
@@ -90,22 +87,8 @@ class Committer:
         again; with `only_next`, also after any other commit. Raises `CommitConflictError` if other
         writers repeatedly commit first.
         """
-        for _ in range(TRIES):
-            transaction = stage(self.snapshot())
-            if transaction is None:
-                return None
-            outcome = transaction.commit(max_attempts=1) if only_next else transaction.commit()
-            if isinstance(outcome, Landed | AlreadyDone):
-                return outcome.version
-        raise self.lost()
-
-    def lost(self) -> CommitConflictError:
-        """Returns the error for commits that other writers repeatedly made first."""
-        return CommitConflictError(
-            f"other writers committed first, {TRIES} times in a row",
-            table=self.table.uri,
-            remedy="run again when fewer writers are at work",
-        )
+        outcome = commit_beside_writers(self.table.uri, self.snapshot, stage, only_next=only_next)
+        return None if outcome is None else outcome.version
 
 
 def remove_domains(committer: Committer, removal: FeatureRemoval) -> int | None:

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CommitConflictError, StorageError, VerificationError
 from delta_maintenance.operations.drop_feature.file_rewrites import left_out
-from delta_maintenance.operations.drop_feature.preparation import TRIES, Committer
+from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.rewriting.choice import Choice, ChoiceRules, choose, known_ratio
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract, unmapped_domains
@@ -44,7 +44,8 @@ from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.data_files.other_columns import may_have_dropped_columns
 from delta_maintenance.protocol.schema.column_mapping import has_other_names
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
-from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
+from delta_maintenance.table.commit.beside_writers import Ending, commit_beside_writers
+from delta_maintenance.table.commit.outcome import Conflicted, lost_races
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.data.data_file_reader import SourceFile
@@ -161,19 +162,18 @@ def remove_mapping(committer: Committer, *, progress: Progress | None) -> int | 
     Raises the error of `left_out` if a file is not rewritten, `CommitConflictError` if other
     writers change the columns in the meantime or repeatedly commit first, and `CommitUnknownError`.
     """
-    for _ in range(TRIES):
-        snapshot = committer.snapshot()
+
+    def stage(snapshot: Snapshot) -> Transaction | Ending | None:
         if without_mapping(snapshot.metadata) == snapshot.metadata:
             return None
         if extent(snapshot) != "no file":
             return _Unmapping(committer, snapshot, progress).run()
         transaction = committer.begin(snapshot, OPERATION)
         _stage(transaction, snapshot)
-        # Later versions may have columns with other physical names.
-        outcome = transaction.commit(max_attempts=1)
-        if isinstance(outcome, Landed | AlreadyDone):
-            return outcome.version
-    raise committer.lost()
+        return transaction
+
+    # Later versions may have columns with other physical names.
+    return committer.commit(stage, only_next=True)
 
 
 def _stage(txn: Transaction, snapshot: Snapshot) -> None:
@@ -202,30 +202,29 @@ class _Unmapping(RewriteCommits):
         self._kept = pa.array([], pa.string())
         self._bytes = self._total = 0
 
-    def run(self) -> int | None:
-        """Returns the version of the commit; None if another process removed the mapping."""
+    def run(self) -> Ending | None:
+        """Returns the outcome of the commit; None if another process removed the mapping."""
         bins: list[Pending] = []
         looked_at: int | None = None
-        for _ in range(TRIES):
-            self._move_on()
-            self._committer.require_feature(self._base)
-            if without_mapping(self._base.metadata) == self._base.metadata:
+
+        def stage(base: Snapshot) -> Transaction | Conflicted | None:
+            nonlocal bins, looked_at
+            self._committer.require_feature(base)
+            if without_mapping(base.metadata) == base.metadata:
                 return None
             self._require_same_columns()
             for pending in bins:
                 self._adjust(pending)
             open_bins = [pending for pending in bins if pending.fate is None]
-            if looked_at != self._base.version or len(open_bins) < len(bins):
+            if looked_at != base.version or len(open_bins) < len(bins):
                 fresh = self._converted(open_bins)
-                bins, looked_at = [*open_bins, *fresh], self._base.version
+                bins, looked_at = [*open_bins, *fresh], base.version
                 if fresh:
                     # Other writers may have committed during the rewrite.
-                    continue
-            outcome = self._transaction(bins)
-            if isinstance(outcome, Landed):
-                self._landed(bins, outcome)
-                return outcome.version
-        raise self._committer.lost()
+                    return lost_races(base.version + 1, attempts=0)
+            return self._stage(bins)
+
+        return commit_beside_writers(self._table.uri, self._move_on, stage, only_next=True)
 
     def _require_same_columns(self) -> None:
         if self.table_changed is not None:

@@ -16,7 +16,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from delta_maintenance.errors import DeltaMaintenanceError, StorageError, VerificationError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    StorageError,
+    VerificationError,
+)
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.pending import (
     Pending,
@@ -27,8 +32,9 @@ from delta_maintenance.operations.rewriting.pending import (
 from delta_maintenance.operations.rewriting.sources import Followed, FollowedSources
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
+from delta_maintenance.table.commit.beside_writers import commit_beside_writers
 from delta_maintenance.table.commit.concurrent_commits import advance
-from delta_maintenance.table.commit.outcome import Conflicted, Landed
+from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.bins import stated
 from delta_maintenance.table.data.carried_deletions import (
@@ -47,7 +53,6 @@ from delta_maintenance.table.read.table import Table
 SUMS_TAG = "delta-maintenance.rowSums"
 """The tag of `commitInfo` that holds the digest of all rows that a commit moved."""
 
-_TRIES = 50
 _REMAPS = 20
 """How often the deletion vectors of a bin may be written. They cost little compared with the bin,
 and in a busy table some rows are deleted between any two attempts.
@@ -99,40 +104,39 @@ class RewriteCommits:
         Raises `CommitUnknownError` if the outcome of the commit is unknown, and the error of a
         table that must not be committed to. Bins then have no fate.
         """
-        for _ in range(_TRIES):
-            self._move_on()
-            waiting = [pending for pending in bins if pending.fate is None]
-            if self.table_changed is not None:
-                for pending in waiting:
-                    pending.fate, pending.problem = "table-changed", self.table_changed
-            for pending in waiting:
-                if pending.fate is None:
-                    self._adjust(pending)
-            waiting = [pending for pending in waiting if pending.fate is None]
-            if not waiting:
-                return
-            outcome = self._transaction(waiting)
-            if isinstance(outcome, Landed):
-                self._landed(waiting, outcome)
-                return
-        for pending in waiting:
-            pending.fate, pending.problem = (
-                "contended",
-                "other writers committed first in every attempt",
-            )
 
-    def _landed(self, bins: Sequence[Pending], outcome: Landed) -> None:
+        def waiting() -> list[Pending]:
+            return [pending for pending in bins if pending.fate is None]
+
+        def stage(_: Snapshot) -> Transaction | None:
+            for pending in waiting():
+                if self.table_changed is not None:
+                    pending.fate, pending.problem = "table-changed", self.table_changed
+                else:
+                    self._adjust(pending)
+            return self._stage(waiting()) if waiting() else None
+
+        # The rules for rebasing a commit do not cover all conditions for the new files.
+        try:
+            outcome = commit_beside_writers(self._table.uri, self._move_on, stage, only_next=True)
+        except CommitConflictError:
+            for pending in waiting():
+                pending.fate = "contended"
+                pending.problem = "other writers committed first in every attempt"
+            return
+        if not isinstance(outcome, Landed):
+            return
         self.commits += 1
         self.version = outcome.version
         self._own = outcome
-        for pending in bins:
+        for pending in waiting():
             pending.version = outcome.version
             if pending.vectors:
                 pending.fate = "remapped"
             else:
                 pending.fate = "written-again" if pending.current is not None else "committed"
 
-    def _move_on(self) -> None:
+    def _move_on(self) -> Snapshot:
         """Reads the commits of other writers and validates the conditions for the new files."""
         followed = self._followed
         try:
@@ -150,6 +154,7 @@ class RewriteCommits:
         broken = self._contract.broken_by(self._base)
         if broken is not None:
             self.table_changed = broken
+        return self._base
 
     def _adjust(self, pending: Pending) -> None:
         """Adapts a bin to the changes of other writers to its sources."""
@@ -256,7 +261,7 @@ class RewriteCommits:
         """Returns the `operationMetrics` of a commit."""
         return file_metrics(adds, removes)
 
-    def _transaction(self, bins: Sequence[Pending]) -> Landed | Conflicted:
+    def _stage(self, bins: Sequence[Pending]) -> Transaction:
         settings, contract = self._settings, self._contract
         parts = [bin_removes(pending) for pending in bins] or [staged_removes([])]
         removes = pa.concat_tables(parts)
@@ -289,12 +294,7 @@ class RewriteCommits:
             columns = contract.spec.naming.partition_columns
             txn.stage_adds(staged_adds(adds, partition_columns=columns))
         self._stage_more(txn)
-        # One attempt: the rules for rebasing a commit do not cover all conditions for the new
-        # files, so each lost race leads back to `_move_on`.
-        outcome = txn.commit(max_attempts=1)
-        if not isinstance(outcome, Landed | Conflicted):
-            raise AssertionError(f"a rewrite cannot end as {outcome}")
-        return outcome
+        return txn
 
 
 def _state(followed: Followed) -> str:
