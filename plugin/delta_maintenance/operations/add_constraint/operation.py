@@ -9,7 +9,7 @@ those, because the result for a file never changes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.add_constraint import (
@@ -20,18 +20,16 @@ from delta_maintenance.operations.add_constraint import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
+from delta_maintenance.operations.table_change.models import Decision
 from delta_maintenance.operations.table_change.operation import (
-    already_applied,
+    ChangeVerb,
     decide_change,
-    execute,
     require_changeable,
 )
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.property_rules import CONSTRAINT_PREFIX
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.table.commit.other_writers import OtherWriters
 from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -68,31 +66,9 @@ def plan(
     Raises `InvalidRequestError` for an empty name or expression, `RefusedError` for a name that is
     taken, and `UnsupportedFeatureError` or `RefusedError` for a table that must not be changed.
     """
-    context = context or RunContext()
     options = options.validated()
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
-    operation_id = options.operation_id or context.new_id()
-    done = already_applied(
-        snapshot, operation_id=options.operation_id, since=options.operation_since
-    )
-    decision = (
-        _decide(snapshot, options, operation_id) if done is None else Decision.nothing(snapshot)
-    )
-    noop = decision.is_noop
-    counts = snapshot.counts
-    return decision.as_plan(
-        AddConstraintPlan,
-        snapshot,
-        options,
-        operation_id=operation_id,
-        now=context.started,
-        reason=done or "the table already has this constraint"
-        if noop
-        else f"the rows of {count_text(counts.num_files, 'file')} have to be checked",
-        num_files=0 if noop else counts.num_files,
-        total_size=0 if noop else counts.total_size,
-        num_deletion_vectors=0 if noop else counts.num_deletion_vectors,
-    )
+    return _VERB.plan(snapshot, options, context)
 
 
 def apply(
@@ -105,26 +81,16 @@ def apply(
     changed, and `CommitUnknownError` if the outcome of the commit is unknown.
     """
     context = context or RunContext()
-    if plan.is_noop:
-        return AddConstraintResult(
-            table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
-        )
-    if context.engine is None:
+    if context.engine is None and not plan.is_noop:
         raise InvalidRequestError(
             "only Spark can check rows", remedy="run it by delta_maintenance.spark"
         )
-    checks = _Checks(context.engine, plan.options.expression)
-
-    def decide(snapshot: Snapshot) -> Decision:
-        # Checked first, so that an impossible request is refused before hours of reading.
-        _require_committable(table, snapshot, plan.options.other_writers)
-        return _decide(snapshot, plan.options, plan.operation_id)
-
+    checks = _Checks(context.engine, plan.options)
     try:
         while True:
-            ending = execute(table, plan, decide, context=context, examine=checks.examine)
-            if ending.status != "conflict" or not ending.attempts or checks.number == _MAX_CHECKS:
-                return _result(plan, ending, checks)
+            result = _VERB.apply(table, plan, context, examine=checks.examine)
+            if result.status != "conflict" or not result.attempts or checks.number == _MAX_CHECKS:
+                return replace(result, checks=checks.number, checked=checks.found)
     except _ViolatedError as violated:
         return _violation(plan, violated.version, checks)
 
@@ -138,15 +104,20 @@ class _ViolatedError(Exception):
 class _Checks:
     """All rounds of checks; each covers the files that earlier rounds have not covered."""
 
-    def __init__(self, check: ConstraintCheck, expression: str) -> None:
+    def __init__(self, check: ConstraintCheck, options: AddConstraintOptions) -> None:
         self._check = check
-        self._expression = expression
+        self._options = options
         self._last: Snapshot | None = None
         self.number = 0
         self.found = CheckedRows()
 
     def examine(self, snapshot: Snapshot) -> None:
         """Raises `_ViolatedError` if a row does not satisfy the constraint."""
+        # An impossible request is refused before hours of reading.
+        require_committable(
+            snapshot, StagedActions(), drops=(), other_writers=self._options.other_writers
+        )
+        require_no_external_log(snapshot.log.store)
         last_version = self._last
         if last_version is not None and last_version.metadata != snapshot.metadata:
             # With another schema, the same files can have other values.
@@ -154,7 +125,7 @@ class _Checks:
         self.number += 1
         self.found += self._check(
             snapshot,
-            self._expression,
+            self._options.expression,
             added_after=None if last_version is None else last_version.version,
         )
         if self.found.violations:
@@ -200,29 +171,6 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
     return decision
 
 
-def _require_committable(
-    table: Table, snapshot: Snapshot, other_writers: OtherWriters | None
-) -> None:
-    require_committable(snapshot, StagedActions(), drops=(), other_writers=other_writers)
-    require_no_external_log(table.store)
-
-
-def _result(plan: AddConstraintPlan, ending: ChangeOutcome, checks: _Checks) -> AddConstraintResult:
-    done = ending.status == "committed"
-    return AddConstraintResult(
-        table=plan.table,
-        version=ending.version,
-        status=ending.status,
-        attempts=ending.attempts,
-        checks=checks.number,
-        checked=checks.found,
-        changes=plan.changes if done else (),
-        added_features=plan.added_features if done else (),
-        problem=ending.problem,
-        notes=ending.notes,
-    )
-
-
 def _violation(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddConstraintResult:
     violations = checks.found
     return AddConstraintResult(
@@ -236,3 +184,31 @@ def _violation(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddCon
         f"{plan.options.expression}; correct or delete them, and run again",
         notes=plan.notes,
     )
+
+
+def _reason(snapshot: Snapshot, decision: Decision) -> str:
+    if decision.is_noop:
+        return "the table already has this constraint"
+    return f"the rows of {count_text(snapshot.counts.num_files, 'file')} have to be checked"
+
+
+def _planned(snapshot: Snapshot, decision: Decision) -> dict[str, Any]:
+    if decision.is_noop:
+        return {"num_files": 0, "total_size": 0, "num_deletion_vectors": 0}
+    counts = snapshot.counts
+    return {
+        "num_files": counts.num_files,
+        "total_size": counts.total_size,
+        "num_deletion_vectors": counts.num_deletion_vectors,
+    }
+
+
+_VERB = ChangeVerb(
+    options_type=AddConstraintOptions,
+    plan_type=AddConstraintPlan,
+    result_type=AddConstraintResult,
+    decide=_decide,
+    reason=_reason,
+    planned=_planned,
+    done=lambda plan: {"changes": plan.changes},
+)

@@ -255,7 +255,7 @@ def _missing(
     return missing_counts
 
 
-def _reason(decision: Decision) -> str:
+def _reason(_: Snapshot, decision: Decision) -> str:
     assert isinstance(decision, ClusteringDecision)
     after = ", ".join(decision.columns_after) or "no columns"
     if decision.is_noop:
@@ -268,7 +268,7 @@ def _reason(decision: Decision) -> str:
     return f"{reason}; the statistics of {files} are computed first"
 
 
-def _planned(decision: Decision) -> dict[str, Any]:
+def _planned(_: Snapshot, decision: Decision) -> dict[str, Any]:
     if not isinstance(decision, ClusteringDecision):
         return {}
     todo = decision.statistics

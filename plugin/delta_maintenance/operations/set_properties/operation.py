@@ -56,7 +56,7 @@ def _parameters(options: SetPropertiesOptions) -> dict[str, Any]:
     return parameters | ({"unset": list(options.remove)} if options.remove else {})
 
 
-def _reason(decision: Decision) -> str:
+def _reason(_: Snapshot, decision: Decision) -> str:
     if decision.is_noop:
         return "the table already has these properties"
     if not decision.added_features:
@@ -88,7 +88,7 @@ _VERB = ChangeVerb(
     result_type=SetPropertiesResult,
     decide=_decide,
     reason=_reason,
-    planned=lambda decision: {"maps_columns": decision.changes_schema},
+    planned=lambda _, decision: {"maps_columns": decision.changes_schema},
     done=lambda plan: {"changes": plan.changes},
 )
 plan = _VERB.plan

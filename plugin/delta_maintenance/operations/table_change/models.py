@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self, TypeVar
@@ -10,7 +10,6 @@ from typing import Any, Self, TypeVar
 from delta_maintenance.operations.table_change.documents import (
     ChangeOptions,
     ChangePlan,
-    ChangeResult,
     CutOff,
     Fate,
     PropertyChange,
@@ -24,7 +23,7 @@ from delta_maintenance.protocol.changes.upgrade import added_features
 from delta_maintenance.table.read.snapshot import Snapshot
 
 P = TypeVar("P", bound=ChangePlan)
-R = TypeVar("R", bound=ChangeResult)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +137,7 @@ class ChangeOutcome:
     """The reason of a conflict, with its remedy."""
     notes: tuple[str, ...] = ()
 
-    def as_result(self, result: type[R], plan: ChangePlan, **more: Any) -> R:
+    def as_result(self, result: Callable[..., R], plan: ChangePlan, **more: Any) -> R:
         """Builds the result of an operation; `more` are the fields that only this operation has."""
         return result(
             table=plan.table,

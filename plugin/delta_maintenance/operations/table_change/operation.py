@@ -15,11 +15,8 @@ from typing import Any, Generic, TypeVar, cast
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.table_change.documents import (
-    ChangeOptions,
-    ChangePlan,
-    ChangeResult,
-)
+from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.table_change.documents import ChangeOptions, ChangePlan
 from delta_maintenance.operations.table_change.models import ChangeOutcome, Decision
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
@@ -216,7 +213,7 @@ def _ids(operation_id: str) -> Iterator[str]:
 
 Options = TypeVar("Options", bound=ChangeOptions)
 Plan = TypeVar("Plan", bound=ChangePlan)
-Result = TypeVar("Result", bound=ChangeResult)
+Result = TypeVar("Result", bound=Document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +225,8 @@ class ChangeVerb(Generic[Options, Plan, Result]):
     result_type: type[Result]
     decide: Callable[[Snapshot, Options, str], Decision]
     """Returns the change of a snapshot, given the Options and the ID of the operation."""
-    reason: Callable[[Decision], str]
-    planned: Callable[[Decision], Mapping[str, Any]]
+    reason: Callable[[Snapshot, Decision], str]
+    planned: Callable[[Snapshot, Decision], Mapping[str, Any]]
     """Returns the fields of the Plan that only this operation has."""
     done: Callable[[Plan], Mapping[str, Any]]
     """Returns the fields of the Result that only this operation has, after the commit."""
@@ -259,8 +256,8 @@ class ChangeVerb(Generic[Options, Plan, Result]):
             options,
             operation_id=operation_id,
             now=context.started,
-            reason=done or self.reason(decision),
-            **self.planned(decision),
+            reason=done or self.reason(snapshot, decision),
+            **self.planned(snapshot, decision),
         )
 
     def apply(

@@ -121,7 +121,7 @@ def _parameter(after: TableChange) -> dict[str, object]:
     return {name: text.get(name) for name in names}
 
 
-def _reason(decision: Decision) -> str:
+def _reason(_: Snapshot, decision: Decision) -> str:
     if decision.is_noop:
         return "the table already supports all of them"
     if not decision.added_features:
@@ -135,7 +135,7 @@ _VERB = ChangeVerb(
     result_type=UpgradeProtocolResult,
     decide=_decide,
     reason=_reason,
-    planned=lambda decision: {
+    planned=lambda _, decision: {
         "converted_domains": tuple(domain.domain for domain in decision.domains)
     },
     done=lambda plan: {
