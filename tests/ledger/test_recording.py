@@ -185,18 +185,18 @@ def test_two_processes_that_catch_up_at_once_deliver_a_row_once(
         patch.setattr(LedgerTable, "version", _fail)
         record("late")
     slow = state_in(tmp_path)
-    read = slow.read
+    read = slow.read_head
     met: list[str] = []
 
-    def read_and_wait(path: str) -> bytes:
+    def read_and_wait(path: str, size: int) -> bytes:
         """Another process delivers the rows between two steps of this one."""
-        found = read(path)
+        found = read(path, size)
         if not met:
             met.append(path)
             assert record("fast") == record("next") == []
         return found
 
-    monkeypatch.setattr(slow, "read", read_and_wait)
+    monkeypatch.setattr(slow, "read_head", read_and_wait)
     assert record("slow", slow) == []
     assert met == ["ledger/late.json"]
     assert recorded(ledger) == ["fast-0", "first-0", "late-0", "next-0", "slow-0"]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.operations.core.freed import Freed, freed_bytes
-from delta_maintenance.policies import assessments
+from delta_maintenance.policies import entries
 from delta_maintenance.policies.assessments import (
     HISTORY,
     MAX_BYTES,
@@ -393,7 +393,7 @@ def test_long_entries_lose_their_least_important_parts(
     assert [outcome.result for outcome in entry.run.outcomes] == [None, None]
     assert entry.health == health()
 
-    monkeypatch.setattr(assessments, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(entries, "MAX_BYTES", 10_000)
     store.save(assessment(), wordy)
     assert loaded(store).health == replace(health(), commits=())
     huge = replace(health(), properties={f"p{number}": "x" * 100 for number in range(500)})

@@ -9,7 +9,6 @@ whose store does not answer is waited for once: for a while, rows are only kept.
 from __future__ import annotations
 
 import base64
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
 from threading import RLock
-from typing import Any, Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
@@ -32,14 +31,16 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.ledger.rows import SCHEMA, Origin, rows_of
 from delta_maintenance.ledger.table import Delivery, LedgerTable
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.policies.models import RunResult
+from delta_maintenance.policies.state_files import (
+    LEDGER_FOLDER,
+    UNREACHABLE_FILE,
+    StateFile,
+    delivery_file,
+)
 from delta_maintenance.storage import Store, open_store
 
-FOLDER = "ledger"
-_MOST_BYTES = 16 << 20
-_FORM = 1
-_DOWN = f"{FOLDER}/unreachable"
-"""A file in the state folder, written when the store of the ledger failed."""
 _WHILE = timedelta(minutes=5)
 _LONG = 3.0
 """The seconds after which a failure is that of a store that does not answer."""
@@ -59,7 +60,7 @@ def is_unreachable(address: str | None, state: Store | None) -> bool:
     at = _failed_at.get(address, 0)
     if not at and state is not None:
         with suppress(DeltaMaintenanceError):
-            status = state.stat(_DOWN)
+            status = state.stat(UNREACHABLE_FILE)
             at = 0 if status is None else status.modified_ms
     return clock.epoch_millis(clock.now()) - at < _WHILE // timedelta(milliseconds=1)
 
@@ -73,7 +74,7 @@ def _remember_failure(
         _failed_at[address] = clock.epoch_millis(clock.now())
         if state is not None:
             with suppress(DeltaMaintenanceError):
-                state.put(_DOWN, str(error).encode())
+                state.put(UNREACHABLE_FILE, str(error).encode())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class Recorder:
         # Read before the files: another process writes the version to a file before it appends the
         # rows, so rows in a file without a version are in none up to this one.
         since = ledger.version()
-        for status in [*self.state.list_from(FOLDER)]:
+        for status in [*self.state.list_from(LEDGER_FOLDER)]:
             name = status.path.rpartition("/")[2]
             if not name.endswith(".json") or name == f"{own_run}.json":
                 continue
@@ -204,7 +205,7 @@ class Recorder:
         if self.state is None:
             return False
         try:
-            self.state.put_if_absent(_path(delivery.run_id), _document(delivery))
+            self.state.put_if_absent(delivery_file(delivery.run_id), _document(delivery))
         except DeltaMaintenanceError:
             return False
         return True
@@ -214,49 +215,44 @@ class Recorder:
             return
         # A file that stays is delivered again, and recognised.
         with suppress(DeltaMaintenanceError):
-            self.state.delete(_path(run_id))
+            self.state.delete(delivery_file(run_id))
 
 
-def _path(run_id: str) -> str:
-    return f"{FOLDER}/{run_id}.json"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Document(Record):
+    """A delivery in the state folder."""
+
+    form: Literal[1] = 1
+    """The version of this format."""
+    run_id: str
+    since_version: int | None
+    rows: str
+    """A stream of Arrow in Base64."""
+
+
+_DELIVERY = StateFile(_Document, max_bytes=16 << 20)
 
 
 def _document(delivery: Delivery) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCHEMA) as stream:
         stream.write_table(delivery.rows)
-    document = {
-        "form": _FORM,
-        "run_id": delivery.run_id,
-        "since_version": delivery.since_version,
-        "rows": base64.b64encode(sink.getvalue()).decode(),
-    }
-    return json.dumps(document).encode()
+    rows = base64.b64encode(sink.getvalue()).decode()
+    return _DELIVERY.to_bytes(
+        _Document(run_id=delivery.run_id, since_version=delivery.since_version, rows=rows)
+    )
 
 
 def _read(state: Store, path: str) -> Delivery:
-    status = state.stat(path)
-    if status is None:
-        raise FileNotFoundError(path)
-    problem = InvalidRequestError(
-        "rows for the ledger are damaged", remedy="delete the file; its rows are lost"
-    )
-    if status.size > _MOST_BYTES:
-        raise problem
     try:
-        document: dict[str, Any] = json.loads(state.read(path))
-        if document["form"] != _FORM:
-            raise problem
-        with pa.ipc.open_stream(base64.b64decode(document["rows"])) as stream:
+        document = _DELIVERY.load(state, path)
+        with pa.ipc.open_stream(base64.b64decode(document.rows)) as stream:
             rows = stream.read_all()
-        since = document["since_version"]
-        return Delivery(
-            run_id=str(document["run_id"]),
-            rows=rows,
-            since_version=None if since is None else int(since),
-        )
-    except (ValueError, KeyError, TypeError, pa.ArrowException):
-        raise problem from None
+    except (ValueError, pa.ArrowException):
+        raise InvalidRequestError(
+            "rows for the ledger are damaged", remedy="delete the file; its rows are lost"
+        ) from None
+    return Delivery(run_id=document.run_id, rows=rows, since_version=document.since_version)
 
 
 def _warning(error: DeltaMaintenanceError, *, kept: bool) -> str:

@@ -8,38 +8,36 @@ table do no harm: the last one wins.
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
-from delta_maintenance.address import digest_of, identity_of, place_of
+from delta_maintenance.address import identity_of
 from delta_maintenance.errors import IncompleteError, InvalidRequestError, StorageError
 from delta_maintenance.policies.acknowledgements import Acknowledgement, still_acknowledged
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
 from delta_maintenance.policies.entries import (
     HISTORY,
+    MAX_BYTES,
     AssessmentEntry,
     PastRun,
     UnreadableEntry,
+    entry_bytes,
     is_address,
     newest_by_name,
     newest_reports,
+    parse_entry,
     still_waiting,
 )
 from delta_maintenance.policies.models import Assessment, RunResult
+from delta_maintenance.policies.state_files import ENTRY_SUFFIX, pattern_file, table_file
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 __all__ = ["HISTORY", "AssessmentEntry", "AssessmentStore", "PastRun", "UnreadableEntry"]
 
-SUFFIX = ".json"
-MAX_BYTES = 512 << 10
-"""The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
 _TURNS = 5
 _logger = logging.getLogger(__name__)
 
@@ -178,14 +176,14 @@ class AssessmentStore:
     def _put(self, entry: AssessmentEntry) -> None:
         assessed = entry.assessment
         if assessed.subject == "pattern":
-            self.store.put(_file_named(assessed.name), _bytes_within_limit(entry))
+            self.store.put(pattern_file(assessed.name), entry_bytes(entry))
             return
         entry = replace(entry, identity=identity_of(assessed.uri))
-        self.store.put(_file_at(assessed.uri), _bytes_within_limit(entry))
+        self.store.put(table_file(assessed.uri), entry_bytes(entry))
 
     def forget(self, pattern: str) -> None:
         """Removes the entry of a pattern, if there is one."""
-        self.store.delete(_file_named(pattern))
+        self.store.delete(pattern_file(pattern))
 
     def saved_at(self) -> Callable[[str, str], datetime | None]:
         """A function that returns when the entry of a table, given its address and its name, was
@@ -199,7 +197,7 @@ class AssessmentStore:
         }
 
         def at(uri: str, name: str) -> datetime | None:
-            return listed.get(_file_at(uri)) or listed.get(_file_named(name))
+            return listed.get(table_file(uri)) or listed.get(pattern_file(name))
 
         return at
 
@@ -208,7 +206,7 @@ class AssessmentStore:
         as there is no entry.
         """
         files = list(self.store.list_from(""))
-        if not any(file.path.endswith(SUFFIX) for file in files):
+        if not any(file.path.endswith(ENTRY_SUFFIX) for file in files):
             return None
         return datetime.fromtimestamp(max(file.modified_ms for file in files) / 1000, UTC)
 
@@ -218,9 +216,9 @@ class AssessmentStore:
         """The state of the table at an address in any form, or of the pattern with a name. None if
         it was never assessed. Raises errors of the store.
         """
-        status = self.store.stat(_file_at(uri))
+        status = self.store.stat(table_file(uri))
         if status is None:
-            status = self.store.stat(_file_named(uri if name is None else name))
+            status = self.store.stat(pattern_file(uri if name is None else name))
         return self._read(status) if status is not None else None
 
     def find_by_name(self, name: str) -> AssessmentEntry | UnreadableEntry | None:
@@ -265,7 +263,7 @@ class AssessmentStore:
         return [
             status
             for status in self.store.list_from("")
-            if status.path.endswith(SUFFIX) and not status.path.startswith(".")
+            if status.path.endswith(ENTRY_SUFFIX) and not status.path.startswith(".")
         ]
 
     def close(self) -> None:
@@ -281,9 +279,7 @@ class AssessmentStore:
         if status.size > MAX_BYTES:
             return _unreadable(status, f"it is longer than {MAX_BYTES:,} bytes")
         try:
-            data = self.store.read(status.path)
-            value = _parse_without_commits(data) if brief else _parse_json(data)
-            entry = AssessmentEntry.from_json(value)
+            entry = parse_entry(self.store.read(status.path), brief=brief)
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError):
@@ -291,62 +287,15 @@ class AssessmentStore:
         except InvalidRequestError as error:
             return _unreadable(status, error.problem)
         if status.path not in (
-            _file_named(entry.name),
-            f"{_stem(status)}.{entry.identity}{SUFFIX}",
+            pattern_file(entry.name),
+            f"{_stem(status)}.{entry.identity}{ENTRY_SUFFIX}",
         ):
             return _unreadable(status, f"it is about another table, {entry.name!r}")
         return entry
 
 
-def _file_at(uri: str) -> str:
-    """Returns the name of the file of the table at an address."""
-    identity = identity_of(uri)
-    try:
-        readable = place_of(uri)[2]
-    except InvalidRequestError:
-        readable = ""
-    return f"{_readable(readable)}.{identity}{SUFFIX}"
-
-
-def _file_named(name: str) -> str:
-    """Returns the name of the file of a pattern."""
-    return f"{_readable(name)}.{digest_of(name)}{SUFFIX}"
-
-
-def _readable(text: str) -> str:
-    """Converts any text to one that every store accepts and that people can recognise."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-")[-80:] or "table"
-
-
 def _stem(status: FileStatus) -> str:
     return status.path.partition(".")[0]
-
-
-def _parse_json(data: bytes) -> Any:
-    return json.loads(data, parse_constant=_no_constant)
-
-
-def _parse_without_commits(data: bytes) -> Any:
-    """The JSON of an entry without commits, which are most of its bytes and of the work."""
-    pieces, at = [], 0
-    while (start := data.find(_COMMITS, at)) >= 0 and (end := data.find(b"}]", start)) >= 0:
-        pieces.append(data[at : start + len(_COMMITS) - 1])
-        at = end + 1
-    try:
-        value = _parse_json(b"".join([*pieces, data[at:]]))
-    except ValueError:
-        # An operation with this end in its name: quotes in texts are escaped, so nothing that is
-        # cut within a text remains JSON.
-        value = _parse_json(data)
-    _drop_commits(value)
-    return value
-
-
-_COMMITS = b'"commits":[{'
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _unreadable(status: FileStatus, problem: str) -> UnreadableEntry:
@@ -359,62 +308,3 @@ def _unreadable(status: FileStatus, problem: str) -> UnreadableEntry:
 def _order(entry: AssessmentEntry | UnreadableEntry) -> tuple[bool, str]:
     readable = isinstance(entry, AssessmentEntry)
     return not readable, entry.name if isinstance(entry, AssessmentEntry) else entry.file
-
-
-def _bytes_within_limit(entry: AssessmentEntry) -> bytes:
-    """The JSON of an entry, without its least important parts if it would be too long."""
-    value = entry.to_json()
-    for shorten in (None, *_SHORTER):
-        if shorten is not None:
-            shorten(value)
-        data = json.dumps(value, separators=(",", ":")).encode()
-        if len(data) <= MAX_BYTES:
-            return data
-    raise InvalidRequestError(
-        f"the assessment of {entry.name[:200]!r} is longer than {MAX_BYTES:,} bytes",
-        remedy="give the table a shorter name and a shorter address",
-    )
-
-
-def _drop_results(value: dict[str, Any]) -> None:
-    for outcome in (value["run"] or {}).get("outcomes", ()):
-        outcome["result"] = None
-    value["reports"] = []
-
-
-def _drop_commits(value: Any) -> None:
-    for health in _healths(value):
-        health["commits"] = []
-
-
-def _drop_health(value: dict[str, Any]) -> None:
-    value["assessment"]["health"] = value["last_health"] = None
-
-
-def _drop_texts(value: dict[str, Any]) -> None:
-    assessment = value["assessment"]
-    assessment["notes"] = assessment["held"] = []
-    for run in (*value["last_runs"], *(value["run"] or {}).get("last_runs", ())):
-        run["held"] = []
-    assessment["problem"] = assessment["problem"] and assessment["problem"][:2_000]
-    for operation in assessment["operations"]:
-        operation["reason"] = operation["reason"][:2_000]
-        operation["options"] = {}
-    if value["run"] is not None:
-        value["run"]["problem"] = value["run"]["problem"] and value["run"]["problem"][:2_000]
-        for outcome in value["run"]["outcomes"]:
-            outcome["reason"] = outcome["reason"][:2_000]
-
-
-_SHORTER = (_drop_results, _drop_commits, _drop_health, _drop_texts)
-
-
-def _healths(value: Any) -> list[dict[str, Any]]:
-    """The values in a document that may not be an entry."""
-    entry = value if isinstance(value, dict) else {}
-    assessment = entry.get("assessment")
-    values = (
-        assessment.get("health") if isinstance(assessment, dict) else None,
-        entry.get("last_health"),
-    )
-    return [health for health in values if isinstance(health, dict)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Self
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from delta_maintenance import clock
@@ -37,6 +36,7 @@ from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance.policies.definition.catalogs import Where
 from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.state_files import PATTERNS_FILE, StateFile, listing_file
 from delta_maintenance.storage import Store
 from delta_maintenance.table_names import remember_name
 
@@ -63,9 +63,8 @@ class Remembered:
 _DESCRIBED_FOR = timedelta(hours=1)
 """How long owners and tags count that a catalog states only on a further request. They change
 without the entity tag of the table."""
-_REMEMBERED = TypeAdapter(Remembered)
-_PATTERNS = TypeAdapter(frozenset[str])
-_PATTERNS_FILE = "patterns.listing"
+_LISTING = StateFile(Remembered, max_bytes=1 << 30)
+_PATTERNS = StateFile(frozenset[str])
 _ANY: TypeAdapter[object] = TypeAdapter(object)
 
 
@@ -91,39 +90,32 @@ class CatalogMemory:
 
     def load(self, key: str) -> Remembered:
         """Returns the last listing of a catalog; empty if there is none that can be read."""
-        try:
-            return _REMEMBERED.validate_json(self._store.read(_file_name(key)))
-        except (FileNotFoundError, ValidationError):
-            return Remembered()
+        return _LISTING.read(self._store, listing_file(key)) or Remembered()
 
     def patterns(self) -> frozenset[str]:
         """Returns the patterns that have matched tables."""
-        try:
-            return _PATTERNS.validate_json(self._store.read(_PATTERNS_FILE))
-        except (FileNotFoundError, ValidationError):
-            return frozenset()
+        return _PATTERNS.read(self._store, PATTERNS_FILE) or frozenset()
 
     def save_patterns(self, patterns: frozenset[str]) -> None:
         """Replaces the patterns that have matched tables."""
-        self._put(_PATTERNS_FILE, _PATTERNS.dump_json(patterns))
+        if self._writes:
+            _PATTERNS.write(self._store, PATTERNS_FILE, patterns)
 
     def save(self, key: str, listing: Remembered) -> None:
         """Replaces the listing of a catalog. Tables whose texts are no Unicode are left out. A
         folder that cannot be written is a warning.
         """
+        if not self._writes:
+            return
         writable = replace(
             listing,
             tables=tuple(filter(_is_text, listing.tables)),
             failed=tuple(filter(_is_text, listing.failed)),
         )
         try:
-            self._put(_file_name(key), _REMEMBERED.dump_json(writable))
+            _LISTING.write(self._store, listing_file(key), writable)
         except DeltaMaintenanceError as error:
             _logger.warning("the listing of the catalog %s cannot be remembered: %s", key, error)
-
-    def _put(self, name: str, data: bytes) -> None:
-        if self._writes:
-            self._store.put(name, data)
 
 
 def _is_text(value: CatalogTable | str) -> bool:
@@ -133,11 +125,6 @@ def _is_text(value: CatalogTable | str) -> bool:
     except PydanticSerializationError:
         return False
     return True
-
-
-def _file_name(key: str) -> str:
-    # Not the suffix of assessments, with which the folder is shared.
-    return f"catalog-{key[:80]}.{hashlib.sha256(key.encode()).hexdigest()[:32]}.listing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

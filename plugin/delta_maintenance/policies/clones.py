@@ -22,8 +22,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from pydantic import TypeAdapter, ValidationError
-
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind, place_of
 from delta_maintenance.errors import (
@@ -44,6 +42,7 @@ from delta_maintenance.policies.catalogs import OptionsAt
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery
 from delta_maintenance.policies.lanes import Job, start_jobs, wait_for
+from delta_maintenance.policies.state_files import REFERENCES_FILE, StateFile
 from delta_maintenance.protocol.actions.paths import location_of_root
 from delta_maintenance.storage import Store
 from delta_maintenance.table.read.log_file import relisting
@@ -64,19 +63,16 @@ _SLOW = 20.0
 _OLDEST = timedelta(minutes=15)
 """The age from which what a look at a slow table has shown does not count without a new one: a
 process may end before its look does."""
-_MOST_FILE_BYTES = 64 << 20
 _HEAD = 64 << 10
 _LINKED = (StoreKind.LOCAL, StoreKind.HDFS)
 """The stores in which a folder can have several paths. In others, only the bucket can."""
 _MAY_BE = "may be a shallow clone of this one"
 _LATE = "its log is still being read"
-_MEMORY = "clones.references"
-"""Not the suffix of assessments, with which the folder is shared."""
 _LISTED = "listed:"
 """Followed by a pattern or a part of a catalog: an entry of the memory that says that its tables
 are remembered."""
 _NAMED = 5
-_REMEMBERED = TypeAdapter(dict[str, References])
+_MEMORY = StateFile(dict[str, References])
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,9 +396,7 @@ class PolicyClones:
         if self.state is None or self._state_problem is not None:
             return {}
         try:
-            return _REMEMBERED.validate_json(self.state.read_head(_MEMORY, _MOST_FILE_BYTES))
-        except (FileNotFoundError, ValidationError):
-            return {}
+            return _MEMORY.read(self.state, REFERENCES_FILE) or {}
         except DeltaMaintenanceError as error:
             self._state_problem = error
             return {}
@@ -411,11 +405,11 @@ class PolicyClones:
         if self.state is None or not self.writes or self._state_problem is not None:
             return
         try:
-            self.state.put(_MEMORY, _REMEMBERED.dump_json(references))
+            _MEMORY.write(self.state, REFERENCES_FILE, references)
         except DeltaMaintenanceError as error:
-            if _MEMORY not in self._warned:
+            if REFERENCES_FILE not in self._warned:
                 _logger.warning("what refers to which tables cannot be remembered: %s", error)
-            self._warned.add(_MEMORY)
+            self._warned.add(REFERENCES_FILE)
 
 
 def _is_recent(references: References, now: datetime) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from delta_maintenance import clock
 from delta_maintenance.address import is_catalog_name
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.freed import Freed, freed_bytes
 from delta_maintenance.operations.core.record import Instant, Record
@@ -26,6 +28,9 @@ from delta_maintenance.policies.models import (
 
 HISTORY = 20
 """The number of runs that are kept for a table."""
+MAX_BYTES = 512 << 10
+"""The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
+_COMMITS = b'"commits":[{'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,3 +258,94 @@ def still_waiting(
         for plan in pending
         if (plan.is_open(assessment.assessed_at) if plan.requested else plan.operation in waiting)
     )
+
+
+def parse_entry(data: bytes, *, brief: bool) -> AssessmentEntry:
+    """Returns the entry in a file; if it is to be brief, without the commits of the health.
+
+    `ValueError` and `RecursionError` if it is not JSON, `InvalidRequestError` for another form.
+    """
+    return AssessmentEntry.from_json(_without_commits(data) if brief else _parse_json(data))
+
+
+def _parse_json(data: bytes) -> Any:
+    return json.loads(data, parse_constant=_no_constant)
+
+
+def _without_commits(data: bytes) -> Any:
+    """The JSON of an entry without commits, which are most of its bytes and of the work."""
+    pieces, at = [], 0
+    while (start := data.find(_COMMITS, at)) >= 0 and (end := data.find(b"}]", start)) >= 0:
+        pieces.append(data[at : start + len(_COMMITS) - 1])
+        at = end + 1
+    try:
+        value = _parse_json(b"".join([*pieces, data[at:]]))
+    except ValueError:
+        # An operation with this end in its name: quotes in texts are escaped, so nothing that is
+        # cut within a text remains JSON.
+        value = _parse_json(data)
+    _drop_commits(value)
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def entry_bytes(entry: AssessmentEntry) -> bytes:
+    """The JSON of an entry, without its least important parts if it would be too long."""
+    value = entry.to_json()
+    for shorten in (None, *_SHORTER):
+        if shorten is not None:
+            shorten(value)
+        data = json.dumps(value, separators=(",", ":")).encode()
+        if len(data) <= MAX_BYTES:
+            return data
+    raise InvalidRequestError(
+        f"the assessment of {entry.name[:200]!r} is longer than {MAX_BYTES:,} bytes",
+        remedy="give the table a shorter name and a shorter address",
+    )
+
+
+def _drop_results(value: dict[str, Any]) -> None:
+    for outcome in (value["run"] or {}).get("outcomes", ()):
+        outcome["result"] = None
+    value["reports"] = []
+
+
+def _drop_commits(value: Any) -> None:
+    for health in _healths(value):
+        health["commits"] = []
+
+
+def _drop_health(value: dict[str, Any]) -> None:
+    value["assessment"]["health"] = value["last_health"] = None
+
+
+def _drop_texts(value: dict[str, Any]) -> None:
+    assessment = value["assessment"]
+    assessment["notes"] = assessment["held"] = []
+    for run in (*value["last_runs"], *(value["run"] or {}).get("last_runs", ())):
+        run["held"] = []
+    assessment["problem"] = assessment["problem"] and assessment["problem"][:2_000]
+    for operation in assessment["operations"]:
+        operation["reason"] = operation["reason"][:2_000]
+        operation["options"] = {}
+    if value["run"] is not None:
+        value["run"]["problem"] = value["run"]["problem"] and value["run"]["problem"][:2_000]
+        for outcome in value["run"]["outcomes"]:
+            outcome["reason"] = outcome["reason"][:2_000]
+
+
+_SHORTER = (_drop_results, _drop_commits, _drop_health, _drop_texts)
+
+
+def _healths(value: Any) -> list[dict[str, Any]]:
+    """The values in a document that may not be an entry."""
+    entry = value if isinstance(value, dict) else {}
+    assessment = entry.get("assessment")
+    values = (
+        assessment.get("health") if isinstance(assessment, dict) else None,
+        entry.get("last_health"),
+    )
+    return [health for health in values if isinstance(health, dict)]

@@ -6,7 +6,6 @@ A lease is a small file that its holder renews. If the holder dies, the lease ex
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -17,15 +16,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address, identity_of
+from delta_maintenance.address import Address
 from delta_maintenance.errors import (
     BusyError,
     CommitUnknownError,
     DeltaMaintenanceError,
-    InvalidRequestError,
     StorageError,
 )
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.policies.state_files import StateFile, lease_file
 from delta_maintenance.storage.core.base import Put, Store
 
 LIFE = timedelta(minutes=5)
@@ -47,6 +46,9 @@ class Lease(Record):
     until: Instant
     nonce: str
     """Identifies this write of the file."""
+
+
+_LEASE = StateFile(Lease)
 
 
 class Leases:
@@ -114,7 +116,7 @@ class Leases:
         """Extends the lease of a table. Does nothing if this holder does not have it."""
         path = _file_name(uri or name)
         try:
-            lease = self._read(path)
+            lease = _LEASE.read(self._store, path)
             if lease is not None and lease.holder == holder:
                 self._store.put(path, self._written(name, holder))
         except DeltaMaintenanceError as error:
@@ -124,7 +126,7 @@ class Leases:
         """Ends the lease of a table. Does nothing if this holder does not have it."""
         path = _file_name(uri or name)
         try:
-            lease = self._read(path)
+            lease = _LEASE.read(self._store, path)
             if lease is not None and lease.holder == holder:
                 self._store.delete(path)
         except DeltaMaintenanceError as error:
@@ -153,7 +155,7 @@ class Leases:
     def _in_force(self, path: str) -> Lease | None:
         # A lease from a host whose clock is far ahead must not block other hosts until their clocks
         # catch up. The second lifetime allows for clocks that differ less.
-        lease, now = self._read(path), self._now()
+        lease, now = _LEASE.read(self._store, path), self._now()
         is_in_force = lease is not None and now < lease.until <= now + 2 * self._life
         return lease if is_in_force else None
 
@@ -165,13 +167,7 @@ class Leases:
         lease = Lease(
             name=name, holder=holder, until=self._now() + self._life, nonce=self._new_id()
         )
-        return json.dumps(lease.to_json()).encode()
-
-    def _read(self, path: str) -> Lease | None:
-        try:
-            return Lease.from_json(json.loads(self._store.read(path)))
-        except (FileNotFoundError, ValueError, RecursionError, InvalidRequestError):
-            return None
+        return _LEASE.to_bytes(lease)
 
 
 def _file_name(uri: str) -> str:
@@ -182,4 +178,4 @@ def _file_name(uri: str) -> str:
     address = Address.parse(uri)
     if address.is_local:
         uri = os.path.realpath(address.path)
-    return f"{identity_of(uri)}.lease"
+    return lease_file(uri)

@@ -7,19 +7,17 @@ once more.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.policies.acknowledgements import Failure
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.state_files import REPORTED_FILE, StateFile
 
-FILE = "failures.reported"
 RUN = "run"
 """The step of a failure of the run itself, which is about no table."""
 _MAX_NAMES = 10
@@ -34,6 +32,9 @@ class ReportedFailures(Record):
     """The version of this format."""
     failures: dict[str, Failure] = field(default_factory=dict)
     """By the name of the table, or of the part of the run."""
+
+
+_REPORTED = StateFile(ReportedFailures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,8 @@ def report_new_failures(
     the problems of the run itself, by the names of its parts. If `deliver` raises an error, the
     next run reports the same.
     """
-    reported = _read(state)
+    # Without a readable file, failures are reported twice, and none is lost.
+    reported = _REPORTED.read(state.store, REPORTED_FILE) or ReportedFailures()
     conditions = _conditions(state, {*failed, *reported.failures}, now=now)
     reported_parts = {name for name, failure in reported.failures.items() if failure.step == RUN}
     for name in reported_parts | problems_of_run.keys():
@@ -120,7 +122,7 @@ def report_new_failures(
     if changes.new or changes.recovered:
         deliver(changes.text(title))
     if changes.reported != reported:
-        state.store.put(FILE, json.dumps(changes.reported.to_json()).encode())
+        _REPORTED.write(state.store, REPORTED_FILE, changes.reported)
 
 
 def _conditions(state: AssessmentStore, names: set[str], *, now: datetime) -> dict[str, Condition]:
@@ -134,11 +136,3 @@ def _conditions(state: AssessmentStore, names: set[str], *, now: datetime) -> di
                 is_acknowledged=entry.acknowledged(now=now) is not None,
             )
     return conditions
-
-
-def _read(state: AssessmentStore) -> ReportedFailures:
-    try:
-        return ReportedFailures.from_json(json.loads(state.store.read(FILE)))
-    except (FileNotFoundError, ValueError, RecursionError, InvalidRequestError):
-        # Without a readable file, failures are reported twice, and none is lost.
-        return ReportedFailures()
