@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from delta_maintenance.parquet import guarded_reading
+from delta_maintenance.parquet import footer_reader, guarded_reading
 from delta_maintenance.table.read import actions_file
 
 pytestmark = pytest.mark.process
@@ -198,8 +198,11 @@ def test_the_peer_of_the_limits_reads_without_them(
     def look(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **options: [looks.append(name), call(*args, **options)][1]
 
-    for name in ("require_readable_columns", "read_pages"):
-        monkeypatch.setattr(guarded_reading, name, look(name, getattr(guarded_reading, name)))
+    for module, name in (
+        (footer_reader, "require_readable_columns"),
+        (guarded_reading, "read_pages"),
+    ):
+        monkeypatch.setattr(module, name, look(name, getattr(module, name)))
     for name in ("open_footer", "guarded_batches"):
         # Put back after the test.
         monkeypatch.setattr(actions_file, name, getattr(actions_file, name))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, OversizedFileError, RefusedError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.parquet.data_file_footer import DataFileFooter, footer_memory
+from delta_maintenance.parquet.footer_reader import StoredFooter, footer_memory
 from delta_maintenance.parquet.footers import NUM_ROWS
 from delta_maintenance.parquet.guarded_reading import open_footer
 from delta_maintenance.parquet.thrift import I64, read_struct, struct_bytes
@@ -75,9 +75,9 @@ def test_a_log_file_with_such_a_footer_is_refused_likewise() -> None:
 def test_a_large_footer_is_not_read_before_it_is_decoded() -> None:
     data = content("a crowded footer").data
     source = io.BytesIO(data)
-    found = DataFileFooter(source)
+    found = StoredFooter(source)
     assert found.is_large and source.tell() == len(data)
-    assert not DataFileFooter(io.BytesIO(wide(10, 1))).is_large
+    assert not StoredFooter(io.BytesIO(wide(10, 1))).is_large
 
 
 @given(st.binary(max_size=200), st.sampled_from([EXACT, ROUGH]))

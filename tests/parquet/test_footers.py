@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.parquet.data_file_footer import DataFileFooter
-from delta_maintenance.parquet.footers import read_footer, require_readable_columns
+from delta_maintenance.parquet.footer_reader import StoredFooter
+from delta_maintenance.parquet.footers import require_readable_columns
 from delta_maintenance.parquet.thrift import (
     BINARY,
     I32,
@@ -23,7 +23,6 @@ from delta_maintenance.parquet.thrift import (
     ListValue,
     Struct,
     Value,
-    read_struct,
     struct_bytes,
 )
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -39,10 +38,10 @@ def test_plain_files_pass(rows: int) -> None:
     wide = pa.table({f"column {number}": [number, None] for number in range(300)})
     for table in (ROWS, wide):
         data = parquet(pa.concat_tables([table] * rows), row_group_size=7)
-        footer = DataFileFooter(io.BytesIO(data))
+        footer = StoredFooter(io.BytesIO(data))
         assert footer.decoded(max_bytes=1 << 30)[0].equals(pq.read_metadata(io.BytesIO(data)))
         footer.require_readable_columns(_schema(data))
-        require_readable_columns(data, _schema(data))
+        StoredFooter(io.BytesIO(data)).require_readable_columns(_schema(data))
 
 
 def test_a_file_with_an_encrypted_column_is_refused() -> None:
@@ -50,7 +49,7 @@ def test_a_file_with_an_encrypted_column_is_refused() -> None:
     # pyarrow reads this footer; asked for the column, it would abort.
     assert pq.read_metadata(io.BytesIO(data)).num_rows == 3
     with pytest.raises(pa.ArrowInvalid, match="encrypted"):
-        require_readable_columns(data, _schema(data))
+        StoredFooter(io.BytesIO(data)).require_readable_columns(_schema(data))
     with pytest.raises(pa.ArrowInvalid, match="encrypted"):
         ParquetInput(data)
 
@@ -151,18 +150,19 @@ def _changed(leaf: int, change: Callable[[Struct], None]) -> bytes:
 def _with_footer(change: Callable[[Struct], None]) -> bytes:
     """A file with a changed footer."""
     data = parquet(ROWS)
-    footer, start = read_footer(io.BytesIO(data))
-    metadata, _ = read_struct(footer)
+    footer = StoredFooter(io.BytesIO(data))
+    metadata = footer.tree
     change(metadata)
     changed = struct_bytes(metadata)
-    return data[:start] + changed + len(changed).to_bytes(4, "little") + b"PAR1"
+    return data[: footer.start] + changed + len(changed).to_bytes(4, "little") + b"PAR1"
 
 
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_raise_no_other_error(data: bytes) -> None:
-    length = len(data).to_bytes(4, "little")
     with suppress(pa.ArrowInvalid):
-        require_readable_columns(data + length + b"PAR1", SCHEMA)
+        require_readable_columns(data, SCHEMA)
+    with suppress(pa.ArrowInvalid):
+        StoredFooter(io.BytesIO(data)).require_readable_columns(SCHEMA)
 
 
 @pytest.mark.cases
@@ -172,7 +172,7 @@ def test_footers_of_every_engine_pass(corpus: Path) -> None:
     for file in files:
         if file.stat().st_size > 12:
             with file.open("rb") as source:
-                footer = DataFileFooter(source)
+                footer = StoredFooter(source)
                 try:
                     metadata, memory = footer.decoded(max_bytes=1 << 30, exact_above=0)
                 except pa.ArrowException:

@@ -16,12 +16,11 @@ floating-point numbers of "ColumnOrder" of the Parquet format.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +37,6 @@ from delta_maintenance.parquet.thrift import (
     Struct,
     field_head,
     list_head,
-    read_struct,
     skip,
     skip_elements,
     varint,
@@ -50,8 +48,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MAGIC = b"PAR1"
-TAIL_BYTES = 64 << 10
-"""The number of bytes of a file that are read first, as in pyarrow: most footers are shorter."""
 END_BYTES = 8
 """The bytes after a footer: its length and a magic number."""
 _TYPES = (
@@ -100,32 +96,16 @@ def footer_size(tail: bytes) -> int:
     return int.from_bytes(tail[-END_BYTES:-4], "little") + END_BYTES
 
 
-def require_readable_columns(tail: bytes, schema: pq.ParquetSchema) -> None:
-    """Raises `pa.ArrowInvalid` if the footer is invalid, or if pyarrow cannot be asked about a
-    column.
-
-    `tail` is the end of the file and contains the whole footer, which has this schema.
+def require_readable_columns(footer: bytes, schema: pq.ParquetSchema) -> None:
+    """Raises `pa.ArrowInvalid` if a footer, which has this schema, is invalid, or if pyarrow cannot
+    be asked about a column.
     """
-    size = footer_size(tail)
-    if not END_BYTES < size <= len(tail):
-        raise pa.ArrowInvalid("the footer is longer than the file")
     try:
-        _FooterCheck(tail[-size:], schema).run()
+        _FooterCheck(footer, schema).run()
     except IndexError:
         raise pa.ArrowInvalid("the footer is truncated") from None
     except MalformedThriftError as error:
         raise pa.ArrowInvalid(f"the footer is invalid: {error}") from None
-
-
-def read_footer(source: BinaryIO) -> tuple[bytes, int]:
-    """Returns the bytes of the footer and its position in the file. `pa.ArrowInvalid` if there is
-    none.
-    """
-    tail, end = _read_tail(source)
-    size = footer_size(tail)
-    if not END_BYTES < size <= len(tail):
-        raise pa.ArrowInvalid("the footer is longer than the file")
-    return tail[-size:-END_BYTES], end - size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,32 +140,11 @@ class Chunk:
         return None if at is None or length is None else (at, length)
 
 
-def footer_of(file: BinaryIO) -> tuple[Struct, int]:
-    """Returns the footer and its position in the file."""
-    footer, end = read_footer(file)
-    return read_struct(footer)[0], end
-
-
 def end_of_file(footer: bytes) -> bytes:
     """Returns what follows the last page or index of a file: the footer, its length and a magic
     number.
     """
     return footer + len(footer).to_bytes(4, "little") + MAGIC
-
-
-def _read_tail(source: BinaryIO) -> tuple[bytes, int]:
-    """Returns the end of a file, including the whole footer if there is one, and the size of the
-    file.
-    """
-    end = source.seek(0, io.SEEK_END)
-    size = min(end, TAIL_BYTES)
-    for _ in range(2):
-        source.seek(end - size)
-        tail = source.read(size)
-        if footer_size(tail) <= size:
-            break
-        size = min(end, footer_size(tail))
-    return tail, end
 
 
 class _FooterCheck:

@@ -18,14 +18,8 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.parquet.data_file_footer import footer_memory
 from delta_maintenance.parquet.files import FileForArrow, joined_ranges
-from delta_maintenance.parquet.footers import (
-    END_BYTES,
-    TAIL_BYTES,
-    footer_size,
-    require_readable_columns,
-)
+from delta_maintenance.parquet.footer_reader import TAIL_BYTES, StoredFooter
 from delta_maintenance.parquet.pages import ChunkPages, read_pages
 
 if TYPE_CHECKING:
@@ -56,35 +50,24 @@ def open_footer(source: BinaryIO, limits: ReadLimits) -> tuple[pq.FileMetaData, 
     rows than a file of this size can contain; otherwise the errors of pyarrow, also for columns
     that pyarrow cannot be asked about.
     """
-    size = source.seek(0, io.SEEK_END)
-    tail = _tail(source, size, min(size, TAIL_BYTES))
-    if len(tail) < footer_size(tail) <= size:
-        if footer_size(tail) > limits.footer_bytes:
-            raise OversizedFileError(
-                f"its footer has {footer_size(tail)} bytes", remedy=limits.remedy()
-            )
-        tail = _tail(source, size, footer_size(tail))
+    footer = StoredFooter(source)
+    size = footer.file_size
+    if footer.size > max(limits.footer_bytes, TAIL_BYTES):
+        raise OversizedFileError(f"its footer has {footer.size} bytes", remedy=limits.remedy())
     max_bytes = limits.decoded_footer_bytes
-    memory = footer_memory(
-        tail[-footer_size(tail) : -END_BYTES], exact_above=max_bytes, max_bytes=max_bytes
-    )
+    memory = footer.memory(exact_above=max_bytes, max_bytes=max_bytes)
     if memory > max_bytes:
         raise OversizedFileError(
             f"its footer may take {memory} bytes of memory", remedy=limits.remedy()
         )
-    file = _open(_Stored(size, [(size - len(tail), memoryview(tail))]))
-    require_readable_columns(tail, file.schema)
+    file = _open(footer.ahead)
+    footer.require_readable_columns(file.schema)
     rows = file.metadata.num_rows
     if not 0 <= rows <= limits.rows(size):
         raise OversizedFileError(
             f"its {size} bytes claim to contain {rows} rows", remedy=limits.remedy()
         )
     return file.metadata, file.schema_arrow
-
-
-def _tail(source: BinaryIO, size: int, length: int) -> bytes:
-    source.seek(size - length)
-    return source.read(length)
 
 
 def guarded_batches(

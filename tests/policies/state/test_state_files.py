@@ -1,4 +1,4 @@
-"""The kinds of files in the state folder: each has names of its own, and a damaged one counts as none."""
+"""Each kind of files in the state folder has names of its own, and a damaged file is none."""
 
 from __future__ import annotations
 

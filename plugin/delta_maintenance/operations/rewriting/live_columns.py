@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
-from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER
 from delta_maintenance.parquet.decoded_sizes import READING_BYTES
+from delta_maintenance.parquet.footer_reader import SMALL_FOOTER
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     COMMIT_VERSION,

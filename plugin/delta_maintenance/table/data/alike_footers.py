@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.parquet.data_file_footer import MOST_ROWS
 from delta_maintenance.parquet.footer_forms import FooterForm, FooterValues, Mask, Numbers, Place
+from delta_maintenance.parquet.footer_reader import MOST_ROWS
 from delta_maintenance.parquet.footers import (
     COLUMNS,
     GROUP_ROWS,

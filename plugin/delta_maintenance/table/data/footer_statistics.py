@@ -11,9 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
-from errno import ENOENT
 from itertools import accumulate, groupby
 from threading import Lock
 
@@ -26,7 +24,7 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
+from delta_maintenance.parquet.footer_reader import SMALL_FOOTER, StoredFooter
 from delta_maintenance.parquet.footers import end_of_file
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
@@ -38,8 +36,8 @@ from delta_maintenance.table.data.alike_footers import AlikeFooters, FooterColum
 from delta_maintenance.table.data.copying.proof import bounds_of
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.locations import location_of
-from delta_maintenance.table.data.row_batches import reading_error, require_column_ids
-from delta_maintenance.table.data.row_counts import MOST_FOOTER, stated_rows
+from delta_maintenance.table.data.row_batches import require_column_ids
+from delta_maintenance.table.data.row_counts import decoded_footer, stated_rows
 
 _TOGETHER = 256
 """Footers that are held in memory, each of at most 64 KiB."""
@@ -126,7 +124,7 @@ class FooterReader:
         """Returns a footer that can be read with others, which `read` does not do."""
         try:
             with self._store.open(location_of(self._store, file.path)) as source:
-                footer = DataFileFooter(source)
+                footer = StoredFooter(source)
                 return footer.in_short_tail if footer.file_size == file.size else None
         except (DeltaMaintenanceError, pa.ArrowException, ValueError, OSError):
             # `read` says what is wrong.
@@ -135,7 +133,7 @@ class FooterReader:
     def _alike(self, footer: bytes) -> AlikeFooters | None:
         """Returns the form of a footer; None if it must be read by itself."""
         tail = end_of_file(footer)
-        decoding = DataFileFooter(io.BytesIO(tail))
+        decoding = StoredFooter(io.BytesIO(tail))
         try:
             metadata, _ = decoding.decoded(max_bytes=SMALL_FOOTER)
             decoding.require_readable_columns(metadata.schema)
@@ -153,20 +151,16 @@ class FooterReader:
         encrypted file.
         """
         try:
-            with self._store.open(location_of(self._store, file.path)) as source:
-                footer = DataFileFooter(source)
-                with self._alone if footer.is_large else nullcontext():
-                    metadata, _ = footer.decoded(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)
-                    footer.require_readable_columns(metadata.schema)
-                    file.require_same(size=footer.file_size, rows=stated_rows(metadata))
-                    return self.statistics(metadata)
+            location = location_of(self._store, file.path)
+            with decoded_footer(self._store, location, self._alone, file=file.path) as (
+                footer,
+                metadata,
+            ):
+                footer.require_readable_columns(metadata.schema)
+                file.require_same(size=footer.file_size, rows=stated_rows(metadata))
+                return self.statistics(metadata)
         except (CorruptTableError, RefusedError) as error:
             raise error.locate(file=file.path) from None
-        except (pa.ArrowException, ValueError, OSError) as error:
-            if isinstance(error, OSError) and error.errno not in (None, ENOENT):
-                # An error of the disk. The errors of pyarrow for a damaged file have no number.
-                raise
-            raise reading_error(error, file=file.path) from None
 
     def statistics(self, metadata: pq.FileMetaData, *, nan_aware: bool = True) -> FooterStatistics:
         """Returns the statistics of a footer. Without `nan_aware`, bounds of floating-point numbers

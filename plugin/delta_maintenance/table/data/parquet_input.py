@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.parquet.data_file_footer import DataFileFooter, largest_group
 from delta_maintenance.parquet.decoded_sizes import (
     MOST_DICTIONARY,
     READING_BYTES,
@@ -34,6 +33,7 @@ from delta_maintenance.parquet.decoded_sizes import (
     too_large,
 )
 from delta_maintenance.parquet.files import FilePart, ReadAhead
+from delta_maintenance.parquet.footer_reader import StoredFooter, largest_group
 from delta_maintenance.parquet.pages import PLAIN, PageBytes
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
@@ -92,7 +92,7 @@ class ParquetInput:
             opened = self._stack.enter_context(source)
         try:
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
-            footer = DataFileFooter(plain)
+            footer = StoredFooter(plain)
             self.metadata, memory = footer.decoded(max_bytes=reading_bytes // 2)
             footer.require_readable_columns(self.metadata.schema)
             self._most = reading_bytes - memory

@@ -6,10 +6,11 @@ it for files whose statistics do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from errno import ENOENT
 from threading import Lock
 from typing import Any
 
@@ -24,7 +25,7 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.parquet.data_file_footer import SMALL_FOOTER, DataFileFooter
+from delta_maintenance.parquet.footer_reader import SMALL_FOOTER, StoredFooter
 from delta_maintenance.protocol.actions.paths import ABSOLUTE, below_root, file_locations
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, lacking_column
 from delta_maintenance.protocol.row_tracking.backfill import RowIdFindings
@@ -116,6 +117,28 @@ def with_last_count(findings: RowIdFindings, count: RowCounter) -> RowIdFindings
     return replace(findings, highest=findings.highest + rows - 1, last_uncounted=None)
 
 
+@contextmanager
+def decoded_footer(
+    store: Store, location: str, alone: Lock, *, file: str
+) -> Iterator[tuple[StoredFooter, pq.FileMetaData]]:
+    """Decodes the footer of a data file; a large one while the lock is held.
+
+    Errors of reading and decoding, also those within the block, become errors about `file`:
+    `CorruptTableError` and `UnsupportedFeatureError`. Raises `RefusedError` for a footer that takes
+    too much memory, and errors of the store.
+    """
+    try:
+        with store.open(location) as source:
+            footer = StoredFooter(source)
+            with alone if footer.is_large else nullcontext():
+                yield footer, footer.decoded(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)[0]
+    except (pa.ArrowException, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, ENOENT):
+            # An error of the disk. The errors of pyarrow for a damaged file have no number.
+            raise
+        raise reading_error(error, file=file) from None
+
+
 def stated_rows(footer: pq.FileMetaData) -> int:
     """Returns the number of rows; `ArrowInvalid` if the footer contradicts itself."""
     rows = [int(footer.row_group(at).num_rows) for at in range(footer.num_row_groups)]
@@ -138,23 +161,13 @@ def _rows(
     except (UnicodeDecodeError, InvalidRequestError):
         return CorruptTableError("it is not below the table's root"), None
     try:
-        with store.open(path) as file:
-            footer = DataFileFooter(file)
-            with alone if footer.is_large else nullcontext():
-                metadata, _ = footer.decoded(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)
-                rows = stated_rows(metadata)
-                schema = None if types is None else metadata.schema.to_arrow_schema()
+        with decoded_footer(store, path, alone, file=path) as (_, metadata):
+            rows = stated_rows(metadata)
+            schema = None if types is None else metadata.schema.to_arrow_schema()
     except RefusedError as error:
         return UnsupportedFeatureError(error.problem, file=path, remedy=error.remedy), None
-    except (pa.ArrowException, ValueError, OSError) as error:
-        if (
-            isinstance(error, OSError)
-            and error.errno is not None
-            and not isinstance(error, FileNotFoundError)
-        ):
-            # An error of the disk. The errors of pyarrow for a damaged file have no errno.
-            raise
-        return reading_error(error, file=path), None
+    except (CorruptTableError, UnsupportedFeatureError) as error:
+        return error, None
     try:
         if types is not None and schema is not None:
             types.require(schema)

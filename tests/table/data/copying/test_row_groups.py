@@ -12,7 +12,7 @@ import pytest
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.parquet import footers, thrift
-from delta_maintenance.parquet.footers import read_footer
+from delta_maintenance.parquet.footer_reader import StoredFooter
 from delta_maintenance.parquet.thrift import BINARY, ListValue, Struct, read_struct, struct_bytes
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.copying import row_groups
@@ -325,14 +325,13 @@ def _break(fault: str, footer: Struct, groups: list[Struct]) -> None:
 
 def test_any_struct_is_written_as_it_was_read() -> None:
     for options in ({}, OPTIONS, {"data_page_version": "2.0"}):
-        footer, _ = read_footer(io.BytesIO(parquet(rows(3), **options)))
+        footer = StoredFooter(io.BytesIO(parquet(rows(3), **options))).data
         tree, end = read_struct(footer)
         assert (struct_bytes(tree), end) == (footer, len(footer))
 
 
 def chunks_of(data: bytes) -> list[footers.Chunk]:
-    footer, _ = read_footer(io.BytesIO(data))
-    groups = read_struct(footer)[0].structs(footers.ROW_GROUPS)
+    groups = StoredFooter(io.BytesIO(data)).tree.structs(footers.ROW_GROUPS)
     return [footers.Chunk.of(chunk) for group in groups for chunk in group.structs(footers.COLUMNS)]
 
 

@@ -24,9 +24,10 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS, read_footer
+from delta_maintenance.parquet.footer_reader import StoredFooter
+from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS
 from delta_maintenance.parquet.row_groups import CopiedChunk
-from delta_maintenance.parquet.thrift import Struct, read_struct
+from delta_maintenance.parquet.thrift import Struct
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
@@ -109,8 +110,7 @@ def read_back_copy(
                 file=name,
             )
         require_schema(parquet.schema_in_utc, schema, name)
-        footer, _ = read_footer(file)
-        trees = read_struct(footer)[0].structs(ROW_GROUPS)
+        trees = StoredFooter(file).tree.structs(ROW_GROUPS)
         for number, (group, tree) in enumerate(zip(groups, trees, strict=True)):
             row_group = parquet.metadata.row_group(number)
             problem = _difference(file, group, tree, row_group, piece)

@@ -20,14 +20,8 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, StorageError, VerificationError
 from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.footers import (
-    COLUMNS,
-    MAGIC,
-    ROW_GROUPS,
-    Chunk,
-    end_of_file,
-    read_footer,
-)
+from delta_maintenance.parquet.footer_reader import StoredFooter
+from delta_maintenance.parquet.footers import COLUMNS, MAGIC, ROW_GROUPS, Chunk, end_of_file
 from delta_maintenance.parquet.row_groups import CopiedChunk, copy_chunk
 from delta_maintenance.parquet.thrift import (
     BINARY,
@@ -39,7 +33,6 @@ from delta_maintenance.parquet.thrift import (
     ListValue,
     MalformedThriftError,
     Struct,
-    read_struct,
     struct_bytes,
 )
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
@@ -330,8 +323,7 @@ def _encode_groups(
 def _groups(data: bytes) -> Iterator[EncodedGroup]:
     file = io.BytesIO(data)
     metadata = pq.read_metadata(file)
-    footer, _ = read_footer(file)
-    for at, tree in enumerate(read_struct(footer)[0].structs(ROW_GROUPS)):
+    for at, tree in enumerate(StoredFooter(file).tree.structs(ROW_GROUPS)):
         yield EncodedGroup(
             file=file,
             tree=tree,

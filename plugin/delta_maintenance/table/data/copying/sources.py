@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from delta_maintenance import __version__
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.footers import MAGIC, Chunk, end_of_file, footer_of
+from delta_maintenance.parquet.footer_reader import StoredFooter
+from delta_maintenance.parquet.footers import MAGIC, Chunk, end_of_file
 from delta_maintenance.parquet.pages import MalformedPageError
 from delta_maintenance.parquet.row_groups import NUM_CHILDREN, without_columns
 from delta_maintenance.parquet.thrift import (
@@ -145,7 +146,8 @@ class CopySource:
                 return None
             if parquet.metadata.serialized_size > _MOST_FOOTER:
                 return None
-            tree, end = footer_of(file)
+            footer = StoredFooter(file)
+            tree, end = footer.tree, footer.start
             narrower = without_columns(tree, partitions)
             if narrower is not None:
                 tree, data = narrower, MAGIC + end_of_file(struct_bytes(narrower))
@@ -270,7 +272,7 @@ class OwnFile:
     def of(cls, tracked: bytes, untracked: bytes) -> OwnFile:
         """Parses two files without rows: with the columns of row tracking, and without them."""
         with ParquetInput(tracked) as parquet, ParquetInput(untracked) as less:
-            frame = _frame(footer_of(io.BytesIO(tracked))[0], parquet, is_own=True)
+            frame = _frame(StoredFooter(io.BytesIO(tracked)).tree, parquet, is_own=True)
             return cls(frame=frame, schema=parquet.parquet_schema, untracked=less.parquet_schema)
 
 

@@ -1,4 +1,4 @@
-"""Reads footers of data files, and bounds the memory that a footer takes before it is decoded.
+"""Reads footers, and bounds the memory that a footer takes before it is decoded.
 
 pyarrow takes 700 bytes for a column chunk of three bytes, and the number of column chunks is not
 limited by the schema.
@@ -10,13 +10,14 @@ import io
 from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
+import pyarrow as pa
+
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.parquet.decoded_sizes import too_large
 from delta_maintenance.parquet.files import ReadAhead
 from delta_maintenance.parquet.footers import (
     END_BYTES,
     MAGIC,
-    TAIL_BYTES,
     footer_size,
     require_readable_columns,
 )
@@ -28,8 +29,10 @@ from delta_maintenance.parquet.thrift import (
     STOP,
     STRUCT,
     MalformedThriftError,
+    Struct,
     field_head,
     list_head,
+    read_struct,
     skip,
     skip_elements,
 )
@@ -123,6 +126,8 @@ class _Sizes:
         return skip_elements(self._data, count, element, at, depth=depth)
 
 
+TAIL_BYTES = 64 << 10
+"""The number of bytes of a file that are read first, as in pyarrow: most footers are shorter."""
 SMALL_FOOTER = 16 << 20
 """The maximum memory of a small footer in bytes."""
 _SMALL_BYTES = 1 << 20
@@ -131,35 +136,55 @@ MOST_ROWS = 1 << 36
 _WHAT = "the footer of the data file"
 
 
-class DataFileFooter:
-    """The footer of a data file. Reads it at once if it is small, and otherwise to decode it."""
+class StoredFooter:
+    """The footer of a file. Reads it at once if it is small, and otherwise to decode it."""
 
     def __init__(self, source: BinaryIO) -> None:
         """Errors are those of the file."""
         self.file_size = source.seek(0, io.SEEK_END)
         """The size of the file in bytes."""
-        self._ahead = ReadAhead(source)
+        self.ahead = ReadAhead(source)
+        """The file, with the end that has been read in memory."""
         self._tail = b""
         self._load(min(self.file_size, TAIL_BYTES))
-        self._size = footer_size(self._tail)
-        if not self._tail.endswith(MAGIC) or self._size > self.file_size:
+        self.size = footer_size(self._tail)
+        """The number of bytes from the footer to the end of the file; 0 if there is no footer."""
+        if not self._tail.endswith(MAGIC) or self.size > self.file_size:
             # pyarrow says what else the file is.
-            self._tail, self._size = b"", 0
-        elif len(self._tail) < self._size <= _SMALL_BYTES:
-            self._load(self._size)
+            self._tail, self.size = b"", 0
+        elif len(self._tail) < self.size <= _SMALL_BYTES:
+            self._load(self.size)
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of the footer, without its length. `pa.ArrowInvalid` if there is none."""
+        if self.size <= END_BYTES:
+            raise pa.ArrowInvalid("the file has no footer")
+        if len(self._tail) < self.size:
+            self._load(self.size)
+        return self._tail[-self.size : -END_BYTES]
+
+    @property
+    def start(self) -> int:
+        """The position of the footer in the file."""
+        return self.file_size - self.size
+
+    @property
+    def tree(self) -> Struct:
+        """The values of the footer. Raises the errors of `data`, and `MalformedThriftError`."""
+        return read_struct(self.data)[0]
 
     @property
     def in_short_tail(self) -> bytes | None:
         """The bytes of the footer, without its length; None if it is not in the last `TAIL_BYTES`
         bytes of the file.
         """
-        short = END_BYTES < self._size <= min(len(self._tail), TAIL_BYTES)
-        return self._tail[-self._size : -END_BYTES] if short else None
+        return self.data if END_BYTES < self.size <= TAIL_BYTES else None
 
     @property
     def is_large(self) -> bool:
         """Whether it may take more than `SMALL_FOOTER` bytes of memory."""
-        return self._size > _SMALL_BYTES or self._memory(exact_above=1 << 62) > SMALL_FOOTER
+        return self.size > _SMALL_BYTES or self.memory(exact_above=1 << 62) > SMALL_FOOTER
 
     def decoded(
         self, *, max_bytes: int, exact_above: int = SMALL_FOOTER
@@ -170,33 +195,32 @@ class DataFileFooter:
         memory is taken, if that could be more than `max_bytes`; `CorruptTableError` for an absurd
         number of rows; otherwise the errors of pyarrow. Less than `exact_above` may be estimated.
         """
-        if self._size * MEMORY_PER_BYTE > max_bytes:
-            raise too_large(_WHAT, self._size * MEMORY_PER_BYTE, max_bytes=max_bytes)
-        if len(self._tail) < self._size:
-            self._load(self._size)
-        memory = self._memory(exact_above=exact_above, max_bytes=max_bytes)
+        if self.size * MEMORY_PER_BYTE > max_bytes:
+            raise too_large(_WHAT, self.size * MEMORY_PER_BYTE, max_bytes=max_bytes)
+        memory = self.memory(exact_above=exact_above, max_bytes=max_bytes)
         if memory > max_bytes:
             raise too_large(_WHAT, memory, max_bytes=max_bytes)
         # Imported here because compacting a log reads footers without it.
         import pyarrow.parquet as pq
 
-        metadata = pq.read_metadata(self._ahead)
+        metadata = pq.read_metadata(self.ahead)
         if metadata.num_rows > MOST_ROWS:
             raise CorruptTableError(f"the data file claims to have {metadata.num_rows} rows")
         return metadata, memory
 
     def require_readable_columns(self, schema: pq.ParquetSchema) -> None:
         """See the function of this name."""
-        require_readable_columns(self._tail, schema)
+        require_readable_columns(self.data, schema)
 
-    def _memory(self, *, exact_above: int, max_bytes: int = 1 << 62) -> int:
-        footer = self._tail[-self._size : -END_BYTES]
+    def memory(self, *, exact_above: int, max_bytes: int = 1 << 62) -> int:
+        """Returns the `footer_memory`; 0 if there is no footer."""
+        footer = self.data if self.size > END_BYTES else b""
         return footer_memory(footer, exact_above=exact_above, max_bytes=max_bytes)
 
     def _load(self, size: int) -> None:
         start, end = self.file_size - size, self.file_size
-        self._ahead.load([(start, end)])
-        self._tail = bytes(self._ahead.held(start, end) or b"")
+        self.ahead.load([(start, end)])
+        self._tail = bytes(self.ahead.held(start, end) or b"")
 
 
 def largest_group(metadata: pq.FileMetaData) -> int:
