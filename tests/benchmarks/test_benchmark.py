@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from delta_maintenance.parquet import footer_reader, guarded_reading
+from delta_maintenance.table.data.parquet import footer_reader, guarded_reading
 from delta_maintenance.table.read import actions_file
 
 pytestmark = pytest.mark.process

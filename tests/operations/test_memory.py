@@ -40,9 +40,9 @@ from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.rewriting import BinTask
 from delta_maintenance.spark.statistics import FooterReading
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.data import row_counts
+from delta_maintenance.table.data import footers
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
-from delta_maintenance.table.data.row_counts import RowCounts
+from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read.table import Table
 from tests.support.hostile.large_contents import INPUTS, NUMBERS, TEXTS, content, written
 from tests.support.rewrites.data_files import ROW_TRACKING, field
@@ -187,7 +187,7 @@ def backfilled(root: str, tasks: Any = None) -> Callable[[], tuple[int, Any]]:
             result: Any = backfill_row_ids.apply(table, planned, context(tasks))
         except DeltaMaintenanceError as error:
             result = error
-        return row_counts.MEMORY, result
+        return footers.MEMORY, result
 
     return run
 
@@ -202,7 +202,7 @@ def dropped(feature: str, root: str) -> Callable[[], tuple[int, Any]]:
             stated = max(step.memory_bytes for step in planned.steps) - PROCESS
         except DeltaMaintenanceError as error:
             # A footer that cannot be read prevents the plan.
-            return row_counts.MEMORY, error
+            return footers.MEMORY, error
         try:
             return stated, drop_feature.apply(table, planned, context())
         except DeltaMaintenanceError as error:

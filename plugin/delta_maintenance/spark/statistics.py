@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from delta_maintenance.operations.recompute_stats.reading import FileWork, StatisticsReading
 from delta_maintenance.spark.log_shares import TableAddress, gather, in_parts, in_turn
 from delta_maintenance.spark.session import JobSession, SparkEngine
-from delta_maintenance.table.data.row_counts import RowCounts, count_rows
+from delta_maintenance.table.data.footers import RowCounts, count_rows
 
 _WORKS = pa.schema({"work": pa.binary()})
 """Pickled `FileWork`."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.table.data.row_counts import RowCounts
+from delta_maintenance.table.data.footers import RowCounts
 from tests.support.operations.backfills import (
     SUSPENDED,
     TRACKED,

@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from delta_maintenance.checksums import crc32
-from delta_maintenance.parquet.footers import COLUMNS, GROUP_ROWS, NUM_ROWS, ROW_GROUPS
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
+from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.data.parquet.footers import COLUMNS, GROUP_ROWS, NUM_ROWS, ROW_GROUPS
+from delta_maintenance.table.data.parquet.thrift import (
     I64,
     LIST,
     STRUCT,
@@ -30,8 +32,6 @@ from delta_maintenance.parquet.thrift import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
-from delta_maintenance.storage.local.store import LocalStore
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, DataTable
 from tests.support.rewrites.data_files import field as column
 from tests.support.tables import actions as log

@@ -17,7 +17,7 @@ from delta_maintenance.operations.backfill_row_ids import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data.row_counts import RowCounts
+from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read.table import Table
 from tests.support.operations.row_ids import Action, RacedStore, commits
 from tests.support.tables import actions as log

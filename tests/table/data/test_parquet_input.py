@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.parquet.files import ReadAhead
-from delta_maintenance.parquet.footers import GROUP_BYTES, ROW_GROUPS
-from delta_maintenance.parquet.thrift import I64, read_struct, struct_bytes
 from delta_maintenance.table.data import parquet_input
+from delta_maintenance.table.data.parquet.files import ReadAhead
+from delta_maintenance.table.data.parquet.footers import GROUP_BYTES, ROW_GROUPS
+from delta_maintenance.table.data.parquet.thrift import I64, read_struct, struct_bytes
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 ROWS, GROUPS = 3000, 3

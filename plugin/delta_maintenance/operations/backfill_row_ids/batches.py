@@ -19,7 +19,7 @@ from delta_maintenance.protocol.row_tracking.backfill import (
     with_row_counts,
 )
 from delta_maintenance.protocol.statistics.as_json import num_records
-from delta_maintenance.table.data.row_counts import RowCounter, count_rows, with_last_count
+from delta_maintenance.table.data.footers import RowCounter, count_rows, with_last_count
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import adds_for_commits
 

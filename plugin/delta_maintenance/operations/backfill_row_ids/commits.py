@@ -47,7 +47,7 @@ from delta_maintenance.table.commit.beside_writers import (
 from delta_maintenance.table.commit.concurrent_commits import Advance, advance
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed, require_committable
 from delta_maintenance.table.commit.transaction import RowIds, Transaction
-from delta_maintenance.table.data.row_counts import RowCounter, count_rows
+from delta_maintenance.table.data.footers import RowCounter, count_rows
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

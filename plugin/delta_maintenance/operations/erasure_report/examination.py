@@ -27,12 +27,12 @@ from delta_maintenance.operations.erasure_report.readings import (
     TableReadings,
 )
 from delta_maintenance.operations.erasure_report.versions import VersionState
-from delta_maintenance.parquet.files import ReadAhead
 from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.data_files.other_columns import holds_columns_besides
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
 from delta_maintenance.scratch import scratch_folder, scratch_writes
 from delta_maintenance.storage.core.base import OldVersion, OldVersions
+from delta_maintenance.table.data.parquet.files import ReadAhead
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.row_batches import reading_error
 from delta_maintenance.table.data.row_reader import RowReader

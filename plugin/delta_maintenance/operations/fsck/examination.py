@@ -68,8 +68,8 @@ from delta_maintenance.protocol.columns import integers
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, required_columns
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.data import row_counts
-from delta_maintenance.table.data.row_counts import count_rows
+from delta_maintenance.table.data import footers
+from delta_maintenance.table.data.footers import count_rows
 from delta_maintenance.table.progress import Progress, Unit
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
@@ -78,7 +78,7 @@ from delta_maintenance.table.read.segment import latest_version
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 
-OPENING_MEMORY = max(row_counts.MEMORY, VECTORS_MEMORY, row_ids.MEMORY)
+OPENING_MEMORY = max(footers.MEMORY, VECTORS_MEMORY, row_ids.MEMORY)
 """The maximum memory for opening data files and deletion vectors in bytes, in this process or in
 each task of a cluster. Does not include the ranges of row IDs that are compared.
 """

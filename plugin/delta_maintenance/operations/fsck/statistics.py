@@ -32,7 +32,7 @@ from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.protocol.statistics.comparison import compare_column
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile, row_statistics
-from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics
+from delta_maintenance.table.data.footers import FooterReader, FooterStatistics
 from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 

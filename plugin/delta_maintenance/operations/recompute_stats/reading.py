@@ -18,15 +18,14 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations.rewriting.engine import default_workers
-from delta_maintenance.parquet.footers import omits_bounds_of_nan
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics
 from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.data_file_reader import SourceFile, row_statistics
-from delta_maintenance.table.data.footer_statistics import FooterReader, FooterStatistics
-from delta_maintenance.table.data.row_counts import PARALLEL_READS
+from delta_maintenance.table.data.footers import PARALLEL_READS, FooterReader, FooterStatistics
+from delta_maintenance.table.data.parquet.footers import omits_bounds_of_nan
 
 
 @dataclass(slots=True)

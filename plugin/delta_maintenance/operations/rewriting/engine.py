@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, VerificationError
-from delta_maintenance.parquet.decoded_sizes import MOST_ROW, READING_BYTES
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.clustering.clustered_bin import ClusteredRewrite, clustered_bin
+from delta_maintenance.table.data.parquet.decoded_sizes import MOST_ROW, READING_BYTES
 from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from delta_maintenance.table.parallel import IdleWorkers

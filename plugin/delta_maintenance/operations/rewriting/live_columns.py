@@ -19,8 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
-from delta_maintenance.parquet.decoded_sizes import READING_BYTES
-from delta_maintenance.parquet.footer_reader import SMALL_FOOTER
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     COMMIT_VERSION,
@@ -43,6 +41,8 @@ from delta_maintenance.protocol.statistics.clustering import CLUSTERING_TAGS, GR
 from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.locations import location_of
+from delta_maintenance.table.data.parquet.decoded_sizes import READING_BYTES
+from delta_maintenance.table.data.parquet.footer_reader import SMALL_FOOTER
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.row_batches import reading_error
 from delta_maintenance.table.evidence.doubled_files import doubled_files

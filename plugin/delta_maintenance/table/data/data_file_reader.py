@@ -26,7 +26,6 @@ from delta_maintenance.errors import (
     RefusedError,
     StorageError,
 )
-from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.protocol.data_files.layout import DataFileLayout, RequiredColumn
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
@@ -37,6 +36,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_writer import filterable_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows, deleted_between, kept_rows
 from delta_maintenance.table.data.locations import location_of
+from delta_maintenance.table.data.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
 from delta_maintenance.table.data.row_batches import reading_error
 

@@ -23,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import StorageError, VerificationError
-from delta_maintenance.parquet.footers import leaves_with_nan, without_nan_bounds
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store, new_file
+from delta_maintenance.table.data.parquet.footers import leaves_with_nan, without_nan_bounds
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 GROUP_BYTES = 32 << 20

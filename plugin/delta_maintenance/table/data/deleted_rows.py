@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.parquet.files import FilePart
 from delta_maintenance.protocol.actions.deletion_vectors import (
     STORED_ABSOLUTE,
     DeletionVectorDescriptor,
@@ -31,6 +30,7 @@ from delta_maintenance.protocol.actions.deletion_vectors import (
 from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.locations import location_of
+from delta_maintenance.table.data.parquet.files import FilePart
 
 Positions = npt.NDArray[np.uint64]
 """Physical row positions in a file, counted from 0, ascending."""

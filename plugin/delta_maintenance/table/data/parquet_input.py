@@ -21,7 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.parquet.decoded_sizes import (
+from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
+from delta_maintenance.protocol.schema.types import ColumnMappingMode
+from delta_maintenance.table.data import row_batches
+from delta_maintenance.table.data.parquet.decoded_sizes import (
     MOST_DICTIONARY,
     READING_BYTES,
     Leaf,
@@ -32,13 +36,9 @@ from delta_maintenance.parquet.decoded_sizes import (
     rows_together,
     too_large,
 )
-from delta_maintenance.parquet.files import FilePart, ReadAhead
-from delta_maintenance.parquet.footer_reader import StoredFooter, largest_group
-from delta_maintenance.parquet.pages import PLAIN, PageBytes
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.schema.data_columns import StoredColumns, is_hybrid
-from delta_maintenance.protocol.schema.types import ColumnMappingMode
-from delta_maintenance.table.data import row_batches
+from delta_maintenance.table.data.parquet.files import FilePart, ReadAhead
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter, largest_group
+from delta_maintenance.table.data.parquet.pages import PLAIN, PageBytes
 from delta_maintenance.table.data.row_batches import (
     expanded,
     halves,

@@ -46,8 +46,8 @@ from delta_maintenance.table.data.data_file_reader import (
     SourceFile,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile, memory_bytes
+from delta_maintenance.table.data.footers import count_rows
 from delta_maintenance.table.data.read_back import require_same_rows
-from delta_maintenance.table.data.row_counts import count_rows
 from delta_maintenance.table.parallel import IdleWorkers
 
 _SAMPLE = "sample.parquet"

@@ -15,9 +15,9 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.parquet.decoded_sizes import require_row
 from delta_maintenance.protocol.schema.types import ColumnMappingMode
 from delta_maintenance.table.data.data_file_writer import memory_bytes
+from delta_maintenance.table.data.parquet.decoded_sizes import require_row
 
 
 def require_column_ids(schema: pa.Schema, mode: ColumnMappingMode) -> None:

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.parquet.guarded_reading import guarded_batches, open_footer
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -30,6 +29,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.data.parquet.guarded_reading import guarded_batches, open_footer
 from delta_maintenance.table.parallel import in_advance
 
 if TYPE_CHECKING:

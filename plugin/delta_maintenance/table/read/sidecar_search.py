@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import locations_to_find, written_locations
 from delta_maintenance.protocol.columns import Hashes, MembershipFilter, hash_texts
@@ -31,6 +30,7 @@ from delta_maintenance.protocol.delta_log.sidecars import (
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
+from delta_maintenance.table.data.parquet.files import read_range
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 
 SUMMARISED = {

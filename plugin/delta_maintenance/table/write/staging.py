@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, VerificationError
-from delta_maintenance.parquet.files import read_range
 from delta_maintenance.protocol.actions.paths import written_locations
 from delta_maintenance.protocol.columns import MembershipFilter, hash_texts
 from delta_maintenance.protocol.delta_log.checkpoint_rows import single_actions
@@ -28,6 +27,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.table.data.parquet.files import read_range
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.checkpoint_reader import FILE_COLUMNS, Checkpoint
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry

@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.parquet import footers
-from delta_maintenance.parquet.thrift import read_struct, struct_bytes
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
 from delta_maintenance.table.data.copying import copied_bin
+from delta_maintenance.table.data.parquet import footers
+from delta_maintenance.table.data.parquet.thrift import read_struct, struct_bytes
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, inline_vector, parquet
 from tests.support.rewrites.mixed_sources import (
     BIG,

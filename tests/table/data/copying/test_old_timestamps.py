@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.parquet.footers import CREATED_BY
-from delta_maintenance.parquet.thrift import BINARY, read_struct, struct_bytes
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.bins import RewrittenBin
+from delta_maintenance.table.data.parquet.footers import CREATED_BY
+from delta_maintenance.table.data.parquet.thrift import BINARY, read_struct, struct_bytes
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from tests.support.rewrites.data_files import field
 from tests.support.rewrites.typed_rows import (

@@ -11,11 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.parquet import footers, thrift
-from delta_maintenance.parquet.footer_reader import StoredFooter
-from delta_maintenance.parquet.thrift import BINARY, ListValue, Struct, read_struct, struct_bytes
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.copying import row_groups
+from delta_maintenance.table.data.parquet import footers, thrift
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter
+from delta_maintenance.table.data.parquet.thrift import (
+    BINARY,
+    ListValue,
+    Struct,
+    read_struct,
+    struct_bytes,
+)
 from tests.support.rewrites.arrow_features import needs_bloom_filters
 from tests.support.rewrites.data_files import parquet
 from tests.support.rewrites.typed_rows import (

@@ -12,8 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
+from delta_maintenance.table.data.copying import copied_bin
+from delta_maintenance.table.data.data_file_writer import DataFileSpec
+from delta_maintenance.table.data.parquet import footers as fields
+from delta_maintenance.table.data.parquet.thrift import (
     I32,
     I64,
     LIST,
@@ -23,13 +30,6 @@ from delta_maintenance.parquet.thrift import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.protocol.actions.model import Metadata
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
-from delta_maintenance.table.data.copying import copied_bin
-from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from tests.support.rewrites.data_files import field, parquet, put, schema_string, source
 from tests.support.rewrites.mixed_sources import BIG, PLAIN, SMALL, groups_of, spec_of, stored

@@ -37,7 +37,7 @@ from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.data.deleted_rows import WHOLE_FILE, VectorFiles
-from delta_maintenance.table.data.row_counts import MissingColumnError, count_rows
+from delta_maintenance.table.data.footers import MissingColumnError, count_rows
 from delta_maintenance.table.progress import Progress
 
 _TOGETHER = 4096

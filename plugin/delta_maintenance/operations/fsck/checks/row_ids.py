@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.paths import as_uris
 from delta_maintenance.protocol.columns import integers
@@ -42,6 +41,7 @@ from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
+from delta_maintenance.table.data.parquet.decoded_sizes import READING_BYTES
 from delta_maintenance.table.data.parquet_input import GROUP_BYTES
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot

@@ -51,7 +51,7 @@ from delta_maintenance.protocol.schema.types import (
     walk,
 )
 from delta_maintenance.protocol.statistics.columns import stats_columns_problem
-from delta_maintenance.table.data.row_counts import RowCounter, with_last_count
+from delta_maintenance.table.data.footers import RowCounter, with_last_count
 from delta_maintenance.table.read.partition_codes import partition_types
 from delta_maintenance.table.read.snapshot import Snapshot
 

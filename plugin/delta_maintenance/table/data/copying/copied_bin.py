@@ -18,13 +18,6 @@ from pyroaring import BitMap64
 
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.parquet.footers import (
-    COLUMNS,
-    doubtful_columns,
-    leaves_with_nan,
-    without_bounds,
-)
-from delta_maintenance.parquet.thrift import Struct
 from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.bins import (
@@ -62,6 +55,13 @@ from delta_maintenance.table.data.data_file_reader import (
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, WrittenFile, leaf_paths
 from delta_maintenance.table.data.deleted_rows import DeletedRows
 from delta_maintenance.table.data.locations import location_of
+from delta_maintenance.table.data.parquet.footers import (
+    COLUMNS,
+    doubtful_columns,
+    leaves_with_nan,
+    without_bounds,
+)
+from delta_maintenance.table.data.parquet.thrift import Struct
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 _BUDGET = CopyBudget(chunks=10_000, index_bytes=32 << 20)

@@ -24,16 +24,16 @@ import pyarrow.parquet as pq
 
 from delta_maintenance.checksums import crc32
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.parquet.footer_reader import StoredFooter
-from delta_maintenance.parquet.footers import COLUMNS, ROW_GROUPS
-from delta_maintenance.parquet.row_groups import CopiedChunk
-from delta_maintenance.parquet.thrift import Struct
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics, StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 from delta_maintenance.table.data.bins import RowsDigest
 from delta_maintenance.table.data.copying.sources import NotCopiedError, reading_sources
 from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter
+from delta_maintenance.table.data.parquet.footers import COLUMNS, ROW_GROUPS
+from delta_maintenance.table.data.parquet.row_groups import CopiedChunk
+from delta_maintenance.table.data.parquet.thrift import Struct
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import require_schema
 

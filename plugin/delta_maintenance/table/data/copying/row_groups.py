@@ -19,22 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_maintenance.errors import CorruptTableError, StorageError, VerificationError
-from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.footer_reader import StoredFooter
-from delta_maintenance.parquet.footers import COLUMNS, MAGIC, ROW_GROUPS, Chunk, end_of_file
-from delta_maintenance.parquet.row_groups import CopiedChunk, copy_chunk
-from delta_maintenance.parquet.thrift import (
-    BINARY,
-    I16,
-    I32,
-    I64,
-    LIST,
-    STRUCT,
-    ListValue,
-    MalformedThriftError,
-    Struct,
-    struct_bytes,
-)
 from delta_maintenance.protocol.statistics.collect import StatisticsCollector
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.storage.core.base import Store, new_file
@@ -59,6 +43,28 @@ from delta_maintenance.table.data.data_file_writer import (
     DataFileWriter,
     WrittenFile,
     memory_bytes,
+)
+from delta_maintenance.table.data.parquet import footers as fields
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter
+from delta_maintenance.table.data.parquet.footers import (
+    COLUMNS,
+    MAGIC,
+    ROW_GROUPS,
+    Chunk,
+    end_of_file,
+)
+from delta_maintenance.table.data.parquet.row_groups import CopiedChunk, copy_chunk
+from delta_maintenance.table.data.parquet.thrift import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    ListValue,
+    MalformedThriftError,
+    Struct,
+    struct_bytes,
 )
 
 _PIECE = 1 << 20

@@ -21,12 +21,14 @@ import pyarrow.parquet as pq
 
 from delta_maintenance import __version__
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
-from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.footer_reader import StoredFooter
-from delta_maintenance.parquet.footers import MAGIC, Chunk, end_of_file
-from delta_maintenance.parquet.pages import MalformedPageError
-from delta_maintenance.parquet.row_groups import NUM_CHILDREN, without_columns
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names, leaf_paths
+from delta_maintenance.table.data.parquet import footers as fields
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter
+from delta_maintenance.table.data.parquet.footers import MAGIC, Chunk, end_of_file
+from delta_maintenance.table.data.parquet.pages import MalformedPageError
+from delta_maintenance.table.data.parquet.row_groups import NUM_CHILDREN, without_columns
+from delta_maintenance.table.data.parquet.thrift import (
     BINARY,
     I32,
     STRUCT,
@@ -36,8 +38,6 @@ from delta_maintenance.parquet.thrift import (
     Value,
     struct_bytes,
 )
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.table.data.data_file_writer import DataFileSpec, leaf_names, leaf_paths
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from delta_maintenance.table.data.read_back import schema_difference
 

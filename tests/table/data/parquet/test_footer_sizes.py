@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, OversizedFileError, RefusedError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.parquet.footer_reader import StoredFooter, footer_memory
-from delta_maintenance.parquet.footers import NUM_ROWS
-from delta_maintenance.parquet.guarded_reading import open_footer
-from delta_maintenance.parquet.thrift import I64, read_struct, struct_bytes
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter, footer_memory
+from delta_maintenance.table.data.parquet.footers import NUM_ROWS
+from delta_maintenance.table.data.parquet.guarded_reading import open_footer
+from delta_maintenance.table.data.parquet.thrift import I64, read_struct, struct_bytes
 from delta_maintenance.table.data.parquet_input import ParquetInput
 from tests.support.hostile.large_contents import content
 

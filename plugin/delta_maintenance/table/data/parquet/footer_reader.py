@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, BinaryIO
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.parquet.decoded_sizes import too_large
-from delta_maintenance.parquet.files import ReadAhead
-from delta_maintenance.parquet.footers import (
+from delta_maintenance.table.data.parquet.decoded_sizes import too_large
+from delta_maintenance.table.data.parquet.files import ReadAhead
+from delta_maintenance.table.data.parquet.footers import (
     END_BYTES,
     MAGIC,
     footer_size,
     require_readable_columns,
 )
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.table.data.parquet.thrift import (
     BINARY,
     LIST,
     MAP,

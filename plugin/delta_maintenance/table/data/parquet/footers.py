@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.table.data.parquet.thrift import (
     BINARY,
     I16,
     I64,

@@ -14,11 +14,11 @@ from itertools import compress
 from typing import TYPE_CHECKING, BinaryIO
 
 from delta_maintenance.checksums import crc32
-from delta_maintenance.parquet import footers as fields
-from delta_maintenance.parquet.files import read_range
-from delta_maintenance.parquet.footers import Chunk
-from delta_maintenance.parquet.pages import MalformedPageError, read_pages
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.table.data.parquet import footers as fields
+from delta_maintenance.table.data.parquet.files import read_range
+from delta_maintenance.table.data.parquet.footers import Chunk
+from delta_maintenance.table.data.parquet.pages import MalformedPageError, read_pages
+from delta_maintenance.table.data.parquet.thrift import (
     I32,
     I64,
     LIST,

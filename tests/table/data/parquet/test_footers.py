@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.parquet.footer_reader import StoredFooter
-from delta_maintenance.parquet.footers import require_readable_columns
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.table.data.parquet.footer_reader import StoredFooter
+from delta_maintenance.table.data.parquet.footers import require_readable_columns
+from delta_maintenance.table.data.parquet.thrift import (
     BINARY,
     I32,
     I64,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.parquet.files import joined_ranges
+from delta_maintenance.table.data.parquet.files import joined_ranges
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)).map(lambda x: (x[0], sum(x))))
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_maintenance.checksums import crc32
-from delta_maintenance.parquet.thrift import (
+from delta_maintenance.table.data.parquet.thrift import (
     FALSE,
     I16,
     I64,

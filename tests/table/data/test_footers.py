@@ -20,7 +20,7 @@ from delta_maintenance.protocol.schema.types import StructType, parse_schema
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.data.row_counts import count_rows
+from delta_maintenance.table.data.footers import count_rows
 from tests.support.faults.fault_store import Fault, FaultStore
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import field, schema_string

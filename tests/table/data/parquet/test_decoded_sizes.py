@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.parquet import decoded_sizes
-from delta_maintenance.parquet.decoded_sizes import Leaf, LeafSizes, leaf_sizes
-from delta_maintenance.parquet.pages import delta_integers, pages_of, rows_of
 from delta_maintenance.table.data import row_batches
+from delta_maintenance.table.data.parquet import decoded_sizes
+from delta_maintenance.table.data.parquet.decoded_sizes import Leaf, LeafSizes, leaf_sizes
+from delta_maintenance.table.data.parquet.pages import delta_integers, pages_of, rows_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
 TEXT_ENCODINGS = ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.parquet.pages import MalformedPageError, pages_of
-from delta_maintenance.parquet.thrift import BINARY, I32, LIST, STRUCT, ListValue, Struct
-from delta_maintenance.parquet.thrift import struct_bytes as thrift
+from delta_maintenance.table.data.parquet.pages import MalformedPageError, pages_of
+from delta_maintenance.table.data.parquet.thrift import BINARY, I32, LIST, STRUCT, ListValue, Struct
+from delta_maintenance.table.data.parquet.thrift import struct_bytes as thrift
 
 BODY = b"12345678"
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.parquet.pages import (
+from delta_maintenance.table.data.parquet.pages import (
     DELTA_BYTE_ARRAY,
     SMALL_ENTRY,
     MalformedPageError,

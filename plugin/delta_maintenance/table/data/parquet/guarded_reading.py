@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from delta_maintenance.errors import OversizedFileError
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.parquet.files import FileForArrow, joined_ranges
-from delta_maintenance.parquet.footer_reader import TAIL_BYTES, StoredFooter
-from delta_maintenance.parquet.pages import ChunkPages, read_pages
+from delta_maintenance.table.data.parquet.files import FileForArrow, joined_ranges
+from delta_maintenance.table.data.parquet.footer_reader import TAIL_BYTES, StoredFooter
+from delta_maintenance.table.data.parquet.pages import ChunkPages, read_pages
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
