@@ -35,7 +35,7 @@ def checkpoint_counted(kind: str, table: str, ledger: str) -> dict[str, object]:
     from delta_maintenance.ledger.rows import Origin
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.operations.core.registry import find
-    from delta_maintenance.policies.measuring import SparkTime, measured
+    from delta_maintenance.policies.measuring import SparkTime, measure_block
     from delta_maintenance.policies.models import RunResult
     from delta_maintenance.storage import open_store
 
@@ -43,7 +43,7 @@ def checkpoint_counted(kind: str, table: str, ledger: str) -> dict[str, object]:
     with ExitStack() as counting:
         found = None
         if kind != "plain":
-            found = counting.enter_context(measured(opened.store, SparkTime()))
+            found = counting.enter_context(measure_block(opened.store, SparkTime()))
         prepared = record.prepare(opened, record.options(), RunContext.at(started))
         assert prepared is not None
         result = prepared.apply()

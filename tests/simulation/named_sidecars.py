@@ -21,7 +21,11 @@ from delta_maintenance.table.read.sidecar_search import SearchedSidecar
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
-from delta_maintenance.table.write.sidecar_reuse import ReuseSurvey, require_reusable, surveyed
+from delta_maintenance.table.write.sidecar_reuse import (
+    ReuseSurvey,
+    require_reusable,
+    survey_sidecars,
+)
 from delta_maintenance.table.write.sidecar_writer import SidecarReport, SidecarSet, taken_over
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
@@ -45,7 +49,7 @@ class NamedSidecars:
             assert summary is not None
             is_named = self._chance.random() < _TOUCHED
             found.append(SearchedSidecar(sidecar, path, summary, is_named))
-        return surveyed(base, found, spec, expired={}, adds=1, tombstones=0)
+        return survey_sidecars(base, found, spec, expired={}, adds=1, tombstones=0)
 
     def write_sidecars(
         self, snapshot: Snapshot, spec: CheckpointSpec, *, reuse: ReuseSurvey | None = None

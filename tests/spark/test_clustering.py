@@ -33,7 +33,7 @@ from delta_maintenance.spark.clustering import SortingTask
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, joined
+from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, combine
 from delta_maintenance.table.data.clustering.sorter import SortedRows
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.clustered_tables import ClusteredTable
@@ -149,7 +149,7 @@ def test_both_engines_have_the_same_rows_and_clusters(
     monkeypatch.setattr(rewriting, "BinTask", Never)
     if len(by) == 1:
         # Different values have equal ranks.
-        monkeypatch.setattr(clustering, "joined", lambda parts: joined(parts, most_rows=20))
+        monkeypatch.setattr(clustering, "combine", lambda parts: combine(parts, most_rows=20))
     result = sorted_by(spark, there, **options)
     assert (result.status, result.problem) == ("rewritten", None)
     assert result.fates == local.fates == {"committed": 2}
@@ -163,9 +163,9 @@ def test_both_engines_have_the_same_rows_and_clusters(
         columns = [
             key_columns(store, bin.outputs, by) for store, bin in ((here, other), (there, each))
         ]
-        keys = CurveKeys.learned(clustering_by(by), columns[0])
+        keys = CurveKeys.learn(clustering_by(by), columns[0])
         # Rows with equal keys have no order.
-        in_order = [keys.ranked(each)[1] for each in columns]
+        in_order = [keys.rank(each)[1] for each in columns]
         assert in_order[0].tolist() == in_order[1].tolist() == sorted(in_order[0].tolist())
         if len(by) == 1:
             values = [comparable(each.column(0)).to_pylist() for each in columns]

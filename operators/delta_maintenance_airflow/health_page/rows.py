@@ -335,7 +335,7 @@ def _put_off(entry: AssessmentEntry | None) -> set[str]:
 
 def _acknowledgement(entry: AssessmentEntry | None) -> Acknowledgement | None:
     # As of the last assessment, like everything on the page.
-    return entry.acknowledged(now=entry.assessment.assessed_at) if entry is not None else None
+    return entry.acknowledgement_at(now=entry.assessment.assessed_at) if entry is not None else None
 
 
 def never_assessed(table: KnownTable) -> TableRow:

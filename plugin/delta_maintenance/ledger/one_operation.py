@@ -45,9 +45,9 @@ class OneOperation:
         """Counts the requests of the store of the table from now on."""
         is_first, self._store = self._store is None, store
         if self._is_wanted and is_first:
-            from delta_maintenance.policies.measuring import SparkTime, measured
+            from delta_maintenance.policies.measuring import SparkTime, measure_block
 
-            self._measured = self._measuring.enter_context(measured(store, SparkTime()))
+            self._measured = self._measuring.enter_context(measure_block(store, SparkTime()))
 
     def worked_on_spark(self, task_seconds: float | None) -> None:
         """States that the work was done on Spark, and the time of its tasks, if it is known."""

@@ -52,11 +52,11 @@ class NewestSnapshots:
         damaged table that cannot be opened, which fsck can examine and repair.
         """
         try:
-            return self.opened().metadata.id
+            return self.last_opened().metadata.id
         except CorruptTableError:
             return ""
 
-    def opened(self) -> Snapshot:
+    def last_opened(self) -> Snapshot:
         """Returns the version that was opened last. Raises the errors of `newest`."""
         return self._last or self.newest()
 

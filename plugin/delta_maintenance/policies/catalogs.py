@@ -171,7 +171,7 @@ class CatalogSearch:
         A remembered table costs no request, unless conditions need its tags and those that are
         remembered are old. Raises the errors of `Catalog.resolve` and of `Catalog.describe`.
         """
-        catalog_table, now = self._remembered.by_name.get(name), clock.now()
+        catalog_table, now = self._listed_before.by_name.get(name), clock.now()
         if catalog_table is None or self._lacks(catalog_table, now, always=False):
             with self._open(storage_options) as catalog:
                 catalog_table = catalog_table or catalog.resolve(name)
@@ -182,7 +182,7 @@ class CatalogSearch:
         return self._policy.table_in(self._key, catalog_table)
 
     @cached_property
-    def _remembered(self) -> Remembered:
+    def _listed_before(self) -> Remembered:
         return self._memory.load(self._key) if self._memory is not None else Remembered()
 
     def _open(self, storage_options: OptionsAt) -> Catalog:
@@ -194,9 +194,9 @@ class CatalogSearch:
 
     def _list(self, catalog: Catalog) -> CatalogFound:
         entries = self._policy.names[self._key]
-        before = self._remembered
+        before = self._listed_before
 
-        def wanted(name_parts: tuple[str, ...]) -> bool:
+        def includes(name_parts: tuple[str, ...]) -> bool:
             below = self._rule.below(self._key, name_parts)
             return below is not None and any(entry.covers_name(below) for entry in entries)
 
@@ -204,7 +204,7 @@ class CatalogSearch:
             below = self._rule.below(self._key, name_parts)
             return below is not None and any(entry.leads_to(below) for entry in entries)
 
-        listing = catalog.list(leads_to=leads_to, includes=wanted, known_tables=before.by_name)
+        listing = catalog.list(leads_to=leads_to, includes=includes, known_tables=before.by_name)
         now, remembered_tables = clock.now(), before.by_name
         described = self._describe(
             catalog,

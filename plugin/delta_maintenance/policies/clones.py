@@ -264,7 +264,7 @@ class PolicyClones:
         # A ledger is nobody's clone, and one that is down must not keep others from a vacuum.
         self._tables = {table.uri: table for table in self._found.tables if not table.is_ledger}
         self._places = {uri: place_of(uri) for uri in self._tables}
-        remembered = {**self._remembered(), **self._known}
+        remembered = {**self._load_memory(), **self._known}
         remembered |= self._ended_looks()
         self._begin_looks(remembered, now, anew=anew)
 
@@ -392,7 +392,7 @@ class PolicyClones:
                 others_text,
             )
 
-    def _remembered(self) -> dict[str, References]:
+    def _load_memory(self) -> dict[str, References]:
         if self.state is None or self._state_problem is not None:
             return {}
         try:

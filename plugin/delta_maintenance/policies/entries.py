@@ -165,7 +165,7 @@ class AssessmentEntry(Record):
         """The current failure; None if the table is well."""
         return current_failure(self.assessment, self.run)
 
-    def acknowledged(self, *, now: datetime) -> Acknowledgement | None:
+    def acknowledgement_at(self, *, now: datetime) -> Acknowledgement | None:
         """The acknowledgement that covers the current failure."""
         acknowledgement = self.acknowledgement
         return (
@@ -184,7 +184,7 @@ class AssessmentEntry(Record):
 
 def acknowledgement_text(entry: AssessmentEntry | None) -> str | None:
     """Returns the acknowledgement of the current failure of a table as one line."""
-    acknowledgement = entry.acknowledged(now=clock.now()) if entry is not None else None
+    acknowledgement = entry.acknowledgement_at(now=clock.now()) if entry is not None else None
     return str(acknowledgement) if acknowledgement is not None else None
 
 

@@ -26,7 +26,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import with_promises
 from delta_maintenance.policies.discovery import environment_options
 from delta_maintenance.policies.lanes import Turns
-from delta_maintenance.policies.measuring import SparkTime, freed_by, measured
+from delta_maintenance.policies.measuring import SparkTime, freed_by, measure_block
 from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.submission.job_report import split_task_seconds
@@ -172,7 +172,7 @@ def measure_outcome(
     Raises `BusyError` and the errors that the environment names again, which end the run.
     """
     now = context.environment.now
-    with measured(context.table.store, context.jobs) as measurement:
+    with measure_block(context.table.store, context.jobs) as measurement:
         try:
             outcome = work()
         except Exception as error:
@@ -228,7 +228,7 @@ class _Request:
         if not has_field(self.asked, "holders"):
             return
         if self.record.effects.deletes or has_field(self.asked, "clones"):
-            snapshot = context.snapshots.opened()
+            snapshot = context.snapshots.last_opened()
             if clones is not None:
                 self.entries += clones.same_tables(snapshot, context.policy_table)
         rules = [entry.rules for entry in self.entries]

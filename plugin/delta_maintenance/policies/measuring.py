@@ -91,7 +91,7 @@ class MeasuredBlock:
 
 
 @contextmanager
-def measured(store: Store, jobs: SparkTime) -> Iterator[MeasuredBlock]:
+def measure_block(store: Store, jobs: SparkTime) -> Iterator[MeasuredBlock]:
     """Measures the block, in which the time of jobs is added to `jobs`."""
     measuring, began, before = MeasuredBlock(), time.process_time(), store.usage
     try:

@@ -133,6 +133,6 @@ def _conditions(state: AssessmentStore, names: set[str], *, now: datetime) -> di
             conditions[entry.name] = Condition(
                 failure=entry.failure,
                 problem=entry.assessment.problem or run_problem or "",
-                is_acknowledged=entry.acknowledged(now=now) is not None,
+                is_acknowledged=entry.acknowledgement_at(now=now) is not None,
             )
     return conditions

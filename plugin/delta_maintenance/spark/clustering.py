@@ -45,7 +45,7 @@ from delta_maintenance.table.data.bins import (
 from delta_maintenance.table.data.clustering.clustered_bin import (
     clustered_bin,
     key_columns,
-    measured,
+    measure_depth,
     written,
 )
 from delta_maintenance.table.data.clustering.keys import (
@@ -55,7 +55,7 @@ from delta_maintenance.table.data.clustering.keys import (
     RowSample,
     SamplePart,
     SourceBoxes,
-    joined,
+    combine,
 )
 from delta_maintenance.table.data.clustering.sorter import SortedRows, cuts_between
 from delta_maintenance.table.data.data_file_reader import DataFileReader, LostBloomFilters
@@ -236,7 +236,7 @@ class SortingTask:
     def _with_keys(self, source: int, rows: pa.RecordBatch, boxes: SourceBoxes) -> pa.RecordBatch:
         assert self.keys is not None
         columns = self.clustering.key_columns(rows)
-        ranks, keys = self.keys.ranked(columns)
+        ranks, keys = self.keys.rank(columns)
         boxes.add(source, ranks)
         return self._batch(
             self.rows.to_spark(rows),
@@ -305,12 +305,12 @@ class SparkSorting:
         if any(each.loses_filters for each in sampled):
             raise LostBloomFilters
         parts = [each.part for each in sampled if each.part is not None]
-        sample = joined(parts)
+        sample = combine(parts)
         if sample is None:
             return clustered_bin(store, file_bin, spec, clustering, new_id=new_id)
-        keys = CurveKeys.learned(clustering, sample)
+        keys = CurveKeys.learn(clustering, sample)
         files = max(1, round(sum(source.size for source in file_bin.sources) / spec.target_bytes))
-        cuts = cuts_between(keys.ranked(sample)[1], files)
+        cuts = cuts_between(keys.rank(sample)[1], files)
         rows = sum(part.count for part in parts)
         task = replace(
             task,
@@ -330,7 +330,7 @@ class SparkSorting:
             outputs=outputs,
             runs=(),
             sums=sums,
-            clustered=measured(
+            clustered=measure_depth(
                 spec.files.layout.schema,
                 outputs,
                 ranks=keys.columns,

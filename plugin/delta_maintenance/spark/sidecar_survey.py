@@ -52,7 +52,7 @@ from delta_maintenance.table.write.sidecar_reuse import (
     contradicted_tags,
     require_expired,
     require_found,
-    surveyed,
+    survey_sidecars,
     totals_of,
     with_expired,
 )
@@ -246,7 +246,7 @@ def survey_on_spark(
             expiring[at].path: require_expired(expiring[at], *totals)
             for at, totals in expired_payloads
         }
-    return surveyed(
+    return survey_sidecars(
         base,
         affected_sidecars,
         spec,

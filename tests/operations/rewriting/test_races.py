@@ -113,13 +113,13 @@ def test_rows_that_others_delete_are_deleted_from_the_new_file(moment: str) -> N
 def test_a_vector_for_other_rows_is_never_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Rewritten()
     before = made.rows()
-    original = carried_deletions.carried
+    original = carried_deletions.carry_over
 
     def shifted(*given: Any, **options: Any) -> Any:
         places = original(*given, **options)
         return None if places is None else places.shift(1)
 
-    monkeypatch.setattr(carried_deletions, "carried", shifted)
+    monkeypatch.setattr(carried_deletions, "carry_over", shifted)
     race(made, lambda: made.table.delete(made.paths["y"][1], [1]))
     result = made.optimize()
     assert fates(result) == {"x": "committed", "y": "not-proved", "z": "committed"}

@@ -61,7 +61,7 @@ def acknowledge(
 def covers(store: AssessmentStore, *, now: datetime = NOW) -> bool:
     entry = store.find_by_name("orders")
     assert isinstance(entry, AssessmentEntry)
-    return entry.acknowledged(now=now) is not None
+    return entry.acknowledgement_at(now=now) is not None
 
 
 def test_it_survives_assessments_of_the_same_failure_until_it_ends(store: AssessmentStore) -> None:
@@ -69,7 +69,7 @@ def test_it_survives_assessments_of_the_same_failure_until_it_ends(store: Assess
     known = acknowledge(store)
     assert str(known) == ("acknowledged by ann until 2026-11-28 06:40 UTC: restored on Monday")
     later = NOW + timedelta(days=6)
-    assert store.save(broken(at=later)).acknowledged(now=later) == known
+    assert store.save(broken(at=later)).acknowledgement_at(now=later) == known
     end = NOW + timedelta(days=7)
     assert not covers(store, now=end)
     store.save(broken(at=end))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from delta_maintenance.table.data import deleted_rows
-from delta_maintenance.table.data.deleted_rows import carried, newly_deleted
+from delta_maintenance.table.data.deleted_rows import carry_over, newly_deleted
 
 positions = st.sets(st.integers(0, 40) | st.integers(1000, 1040))
 
@@ -22,10 +22,10 @@ def test_each_row_moves_by_the_rows_deleted_before_it(
     assert gone is not None and set(gone) == later - read
     expected = {row - sum(other < row for other in read) + offset for row in gone}
     with mock.patch.object(deleted_rows, "_TOGETHER", together):
-        places = carried(gone, read=BitMap64(read), offset=offset, live=1041 - len(read))
+        places = carry_over(gone, read=BitMap64(read), offset=offset, live=1041 - len(read))
     assert places is not None and set(places) == expected
     last = max(expected, default=offset) - offset
-    outside = carried(gone, read=BitMap64(read), offset=offset, live=last)
+    outside = carry_over(gone, read=BitMap64(read), offset=offset, live=last)
     assert (outside is None) == bool(gone)
 
 

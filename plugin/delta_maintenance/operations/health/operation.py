@@ -109,7 +109,7 @@ def measure(
             memory=memory,
         )
         store = snapshot.log.store
-        unpublished = store.unpublished() if isinstance(store, ManagedStore) else None
+        unpublished = store.count_unpublished() if isinstance(store, ManagedStore) else None
         unreported = len(store.state.commits) if isinstance(store, ManagedStore) else None
     except DeltaMaintenanceError as error:
         raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__

@@ -36,7 +36,7 @@ from delta_maintenance.table.commit.beside_writers import commit_beside_writers
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
-from delta_maintenance.table.data.bins import stated
+from delta_maintenance.table.data.bins import render_digests
 from delta_maintenance.table.data.carried_deletions import (
     COMPLETE,
     LateDeletions,
@@ -278,7 +278,7 @@ class RewriteCommits:
         # The digest of rows that were copied and not decoded is unknown.
         copied = any(bin_.result.copied for bin_ in bins)
         has_sums = bool(bins) and contract.spec.proof == "rows" and not copied
-        tags = {SUMS_TAG: stated([bin_.result.sums for bin_ in bins])} if has_sums else {}
+        tags = {SUMS_TAG: render_digests([bin_.result.sums for bin_ in bins])} if has_sums else {}
         txn = Transaction(
             self._base,
             settings.operation,

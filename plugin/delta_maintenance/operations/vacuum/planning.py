@@ -50,7 +50,7 @@ from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.evidence.contradictions import live_by_commits
 from delta_maintenance.table.read.history import file_times, newest_commit_not_after
 from delta_maintenance.table.read.log_file import relisting
-from delta_maintenance.table.read.log_view import contradicted
+from delta_maintenance.table.read.log_view import contradiction_error
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE, require_writable
@@ -226,7 +226,7 @@ class _SurveyRun:
             live.add(adds)
             files += adds.num_rows
         if files and (path := dead.first_of(live)) is not None:
-            raise contradicted(f"no commit removes {path}, which its checkpoint lacks")
+            raise contradiction_error(f"no commit removes {path}, which its checkpoint lacks")
 
     def _holds(self) -> Holds:
         options = self.options

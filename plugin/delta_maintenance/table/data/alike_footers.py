@@ -92,7 +92,7 @@ class FooterValues:
         """The number of footers of the form."""
         return int(self.matched.sum())
 
-    def numbers(self, place: Place) -> Numbers | None:
+    def read_numbers(self, place: Place) -> Numbers | None:
         """Returns an integer of each footer; None if they have none."""
         if place not in self.starts:
             return None
@@ -107,13 +107,13 @@ class FooterValues:
             shift += 7
         return (value >> 1) ^ -(value & 1)
 
-    def fixed(self, place: Place, kind: str) -> npt.NDArray[np.generic]:
+    def read_fixed(self, place: Place, kind: str) -> npt.NDArray[np.generic]:
         """Returns a text of each footer as a number of a fixed size, such as `<i4`."""
         target = np.dtype(kind)
         at = self.starts[place][:, None] + np.arange(target.itemsize)
         return np.ascontiguousarray(self.data[at]).view(target).ravel()
 
-    def texts(self, place: Place) -> list[bytes]:
+    def read_texts(self, place: Place) -> list[bytes]:
         """Returns a text of each footer."""
         data, starts = self.data.data, self.starts[place]
         ends = (starts + self.sizes[place]).tolist()
@@ -368,8 +368,8 @@ class AlikeFooters:
         self, values: FooterValues, column: FooterColumn, chunk: Place
     ) -> list[ColumnStatistics | None]:
         count = values.count
-        nulls = values.numbers((*chunk, STATISTICS, _NULLS))
-        numbers = values.numbers((*chunk, NUM_VALUES))
+        nulls = values.read_numbers((*chunk, STATISTICS, _NULLS))
+        numbers = values.read_numbers((*chunk, NUM_VALUES))
         if nulls is None or numbers is None:
             return [None] * count
         leaf, kind, physical = column.leaf, column.kind, self._types[column.at or 0]
@@ -407,7 +407,7 @@ class AlikeFooters:
         return [safe_bounds(column, statistics, self.created_by) for statistics in chunks]
 
     def _number(self, values: FooterValues, place: Place) -> Numbers:
-        numbers = values.numbers(place)
+        numbers = values.read_numbers(place)
         return np.full(values.count, -1) if numbers is None else numbers
 
     def _says_what_arrow_says(self, metadata: pq.FileMetaData, values: FooterValues) -> bool:
@@ -455,9 +455,9 @@ def _pair(values: FooterValues, chunk: Place) -> tuple[Place, Place] | None:
 def _raw(values: FooterValues, place: Place, physical: str) -> list[Any]:
     """Returns a bound of each footer, as Arrow shows it."""
     if physical == "BOOLEAN":
-        return [text == b"\x01" for text in values.texts(place)]
+        return [text == b"\x01" for text in values.read_texts(place)]
     kind = _NUMBERS.get(physical)
-    return values.texts(place) if kind is None else values.fixed(place, kind).tolist()
+    return values.read_texts(place) if kind is None else values.read_fixed(place, kind).tolist()
 
 
 def _bytes(value: Any) -> Any:

@@ -88,7 +88,7 @@ class RowsDigest:
         return RowSums(rows=self.rows) if self.ordered is None else self.ordered.result(self.rows)
 
 
-def stated(sums: list[RowsSum]) -> str:
+def render_digests(sums: list[RowsSum]) -> str:
     """Returns the digests of several bins as text: one sum for each algorithm."""
     kinds = sorted(
         {type(rows_sum) for rows_sum in sums}, key=lambda kind: kind.__name__, reverse=True
@@ -269,7 +269,7 @@ def rows_of_sources(
 
     An idle worker decodes up to `ahead_bytes` in advance, once it is asked for.
     """
-    contents = enumerate(fetched(store, reader, file_bin.sources))
+    contents = enumerate(fetch_sources(store, reader, file_bin.sources))
     return ParallelChain(
         (source_rows(reader, file_bin, number, data=data) for number, data in contents),
         count=len(file_bin.sources),
@@ -279,7 +279,7 @@ def rows_of_sources(
     )
 
 
-def fetched(
+def fetch_sources(
     store: Store, reader: DataFileReader, sources: Sequence[SourceFile]
 ) -> Iterator[bytes | None]:
     """Yields the content of each source, or None to read it later.

@@ -34,7 +34,7 @@ from delta_maintenance.table.data.data_file_reader import DataFileReader, Source
 from delta_maintenance.table.data.deleted_rows import (
     DeletedRows,
     all_rows,
-    carried,
+    carry_over,
     deleted_between,
     newly_deleted,
 )
@@ -86,7 +86,7 @@ def late_deletions(
             gone = newly_deleted(read, vectors.of(state, physical))
             if gone is None:
                 return None
-            moved = carried(gone, read=read, offset=run.offset, live=run.rows)
+            moved = carry_over(gone, read=read, offset=run.offset, live=run.rows)
         if gone is None or moved is None or len(gone) != len(moved):
             return None
         if gone:

@@ -56,7 +56,7 @@ def newly_deleted(read: BitMap64, now: BitMap64) -> BitMap64 | None:
     return now - read if read.issubset(now) else None
 
 
-def carried(rows: BitMap64, *, read: BitMap64, offset: int, live: int) -> BitMap64 | None:
+def carry_over(rows: BitMap64, *, read: BitMap64, offset: int, live: int) -> BitMap64 | None:
     """Returns the positions of these live rows of a source in the new file.
 
     `read` are the rows of the source that were deleted when it was read. The new file contains the

@@ -146,7 +146,7 @@ def decoded_footer(
         with store.open(location) as source:
             footer = StoredFooter(source)
             with alone if footer.is_large else nullcontext():
-                yield footer, footer.decoded(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)[0]
+                yield footer, footer.decode(max_bytes=MOST_FOOTER, exact_above=MOST_FOOTER)[0]
     except (pa.ArrowException, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, ENOENT):
             # An error of the disk. The errors of pyarrow for a damaged file have no number.
@@ -308,7 +308,7 @@ class FooterReader:
         tail = end_of_file(footer)
         decoding = StoredFooter(io.BytesIO(tail))
         try:
-            metadata, _ = decoding.decoded(max_bytes=SMALL_FOOTER)
+            metadata, _ = decoding.decode(max_bytes=SMALL_FOOTER)
             decoding.require_readable_columns(metadata.schema)
             hybrid = is_hybrid(metadata.metadata, int96=False)
             columns = self._columns(metadata, hybrid=hybrid)

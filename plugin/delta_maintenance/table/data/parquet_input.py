@@ -40,7 +40,7 @@ from delta_maintenance.table.data.parquet.files import FilePart, ReadAhead
 from delta_maintenance.table.data.parquet.footer_reader import StoredFooter, largest_group
 from delta_maintenance.table.data.parquet.pages import PLAIN, PageBytes
 from delta_maintenance.table.data.row_batches import (
-    expanded,
+    expand_texts,
     halves,
     only,
     require_column_ids,
@@ -93,7 +93,7 @@ class ParquetInput:
         try:
             plain = io.BytesIO(source) if isinstance(source, bytes) else opened
             footer = StoredFooter(plain)
-            self.metadata, memory = footer.decoded(max_bytes=reading_bytes // 2)
+            self.metadata, memory = footer.decode(max_bytes=reading_bytes // 2)
             footer.require_readable_columns(self.metadata.schema)
             self._most = reading_bytes - memory
             ahead = isinstance(source, bytes) or largest_group(self.metadata) <= GROUP_BYTES
@@ -363,7 +363,7 @@ class ParquetInput:
                     start + 1, int(np.searchsorted(ends, before + row_batches.BATCH_BYTES, "right"))
                 )
                 require_row(int(ends[end - 1]) - before if end == start + 1 else 0)
-                yield from halves(expanded(batch.slice(start, end - start), at_dictionaries))
+                yield from halves(expand_texts(batch.slice(start, end - start), at_dictionaries))
                 start = end
                 if any(batch.schema.field(at).name in self.dictionaries for at in at_dictionaries):
                     # The reader has just asked for them.

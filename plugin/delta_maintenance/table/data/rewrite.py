@@ -111,7 +111,7 @@ def rewrite_bin(
             bin=file_bin,
             outputs=tuple(attempt.outputs),
             runs=tuple(attempt.runs),
-            sums=attempt.proved(),
+            sums=attempt.prove(),
             refused=tuple(refused),
         )
 
@@ -212,7 +212,7 @@ class _Attempt:
                 self.runs.append(run)
         self.outputs = [writer.result() for writer in self._writers]
 
-    def proved(self) -> RowsSum:
+    def prove(self) -> RowsSum:
         """Returns the digest of the rows; `VerificationError` if the written rows differ."""
         return require_same_rows(
             self._store,

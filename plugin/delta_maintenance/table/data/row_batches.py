@@ -89,7 +89,7 @@ def text_sizes(values: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return sizes[positions] if len(sizes) else np.zeros(len(values), np.int64)
 
 
-def expanded(batch: pa.RecordBatch, columns: Collection[int]) -> pa.RecordBatch:
+def expand_texts(batch: pa.RecordBatch, columns: Collection[int]) -> pa.RecordBatch:
     """Replaces the dictionaries of these columns by their values."""
     for at in columns:
         values = batch.column(at)

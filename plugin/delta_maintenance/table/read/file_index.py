@@ -57,7 +57,7 @@ class FileIndex:
         for level in newer.levels:
             levels.append(level)
             while len(levels) > 1 and levels[-2].size <= 2 * levels[-1].size:
-                levels[-2:] = [levels[-2].merged(levels[-1])]
+                levels[-2:] = [levels[-2].merge(levels[-1])]
         return FileIndex(tuple(levels), _sum(self.counts, counts))
 
 
@@ -130,7 +130,7 @@ class _Level:
             level = replace(level, superseded=_mark_rows(level.superseded, superseded))
         return level, lost
 
-    def merged(self, newer: _Level) -> _Level:
+    def merge(self, newer: _Level) -> _Level:
         """Merges the remaining files of two neighbouring levels."""
         levels = (self, newer)
         return _Level._sort_files(

@@ -120,7 +120,7 @@ class SizeBuckets:
         np.add.at(totals, buckets, sizes)
         return cls(np.bincount(buckets, minlength=BUCKETS), totals)
 
-    def changed(self, *, added: Counts, removed: Counts) -> SizeBuckets:
+    def apply_changes(self, *, added: Counts, removed: Counts) -> SizeBuckets:
         """Returns the buckets after files with these sizes, in bytes, were added and removed."""
         plus, minus = SizeBuckets.of(added), SizeBuckets.of(removed)
         return SizeBuckets(
@@ -182,7 +182,7 @@ class KnownSums:
         if self.with_vectors or self.vectors or changes.vectors or changes.deleted_rows:
             # Removes need not state the number of rows that their files had.
             return None
-        live = self.live.changed(added=changes.added, removed=changes.removed)
+        live = self.live.apply_changes(added=changes.added, removed=changes.removed)
         if min(live.files.min(), live.bytes.min()) < 0:
             return None
         removes = parse_file_actions(
@@ -190,7 +190,7 @@ class KnownSums:
             keys=MapKeys(partition_columns=frozenset()),
             fields={"add": ("path", "deletionVector"), "remove": REMOVE_FIELDS},
         ).removes
-        gone = Tombstones.joined([self.tombstones, Tombstones.of(removes)])
+        gone = Tombstones.join([self.tombstones, Tombstones.of(removes)])
         return replace(self, live=live, tombstones=gone)
 
 
@@ -287,7 +287,7 @@ def _at(known_sums: KnownSums, small_bytes: int, instants: Instants) -> FileSums
         deleted_rows=known_sums.deleted_rows,
         rows=known_sums.rows,
         tombstones=len(tombstones.paths),
-        expired_tombstones=tombstones.expired(instants.expired_before),
+        expired_tombstones=tombstones.count_expired(instants.expired_before),
         reclaimable_files=len(dead.paths),
         reclaimable_bytes=int(dead.sizes.sum()),
         old_files=needed.by_day(
@@ -371,7 +371,7 @@ class _Gathered:
             vectors=self.vectors,
             deleted_rows=self.deleted_rows,
             rows=self.rows if self.with_vectors else None,
-            tombstones=Tombstones.joined(self.tombstones),
+            tombstones=Tombstones.join(self.tombstones),
             checksum_version=checksum_version,
         )
 
@@ -379,7 +379,7 @@ class _Gathered:
         if not adds.num_rows:
             return
         none = np.empty(0, np.int64)
-        self.live = self.live.changed(added=integers(adds, "size"), removed=none)
+        self.live = self.live.apply_changes(added=integers(adds, "size"), removed=none)
         if "deletionVector" in adds.column_names:
             vectors = adds["deletionVector"]
             self.vectors += len(vectors) - vectors.null_count

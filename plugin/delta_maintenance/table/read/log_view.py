@@ -277,7 +277,7 @@ class LogView:
 
     def _contradict(self, problem: str) -> NoReturn:
         self.evidence = Evidence(problem=problem)
-        raise contradicted(problem)
+        raise contradiction_error(problem)
 
     def located(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yields the batches, and lets errors name the table, the version and the file."""
@@ -298,7 +298,7 @@ class LogView:
             ) from error.__cause__
 
 
-def contradicted(problem: str) -> CorruptTableError:
+def contradiction_error(problem: str) -> CorruptTableError:
     """Returns the error for a version that its log contradicts."""
     return CorruptTableError(f"the log contradicts this version: {problem}", remedy=EXAMINE)
 

@@ -71,7 +71,7 @@ class ManagedStore(WrappedStore):
                 self._state = self._ask()
             return self._state
 
-    def unpublished(self) -> int:
+    def count_unpublished(self) -> int:
         """Counts the ratified commits that are not published. Takes one listing of the log."""
         versions = {commit.version for commit in self.state.commits}
         if not versions:

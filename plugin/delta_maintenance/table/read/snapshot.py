@@ -40,7 +40,7 @@ from delta_maintenance.table.read.active_files import (
 )
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.file_index import FileIndex
-from delta_maintenance.table.read.log_view import LogView, contradicted
+from delta_maintenance.table.read.log_view import LogView, contradiction_error
 from delta_maintenance.table_names import table_text
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class Snapshot:
         evidence = self.log.evidence
         contradiction = self.log.contradiction if evidence is None else evidence.problem
         if contradiction is not None:
-            raise contradicted(contradiction).locate(table=self.table, version=self.version)
+            raise contradiction_error(contradiction).locate(table=self.table, version=self.version)
 
     @property
     def txns(self) -> dict[str, int]:

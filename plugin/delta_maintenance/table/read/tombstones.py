@@ -58,7 +58,7 @@ class Tombstones:
         )
 
     @classmethod
-    def joined(cls, parts: list[Tombstones]) -> Self:
+    def join(cls, parts: list[Tombstones]) -> Self:
         """Concatenates tombstones."""
         return cls(
             np.concatenate([np.empty(0, np.uint64), *(part.paths for part in parts)]),
@@ -71,7 +71,7 @@ class Tombstones:
         """Returns the tombstones of a time, the end excluded."""
         return self._chosen((self.deleted_ms >= first_ms) & (self.deleted_ms < end_ms))
 
-    def expired(self, before_ms: int) -> int:
+    def count_expired(self, before_ms: int) -> int:
         """Returns the number of tombstones from before a time."""
         return int(np.count_nonzero(self.deleted_ms < before_ms))
 

@@ -44,7 +44,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_hint, stated_files
-from delta_maintenance.table.read.log_view import contradicted
+from delta_maintenance.table.read.log_view import contradiction_error
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import ActionFile, CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
@@ -159,7 +159,7 @@ class _Writing:
         tally = self._tally()
         sums = (tally.adds, tally.size)
         if stated is not None and stated != sums:
-            raise contradicted(
+            raise contradiction_error(
                 f"the checkpoint would have {sums[0]} files of {sums[1]} bytes where the version "
                 f"checksum has {stated[0]} of {stated[1]}"
             )

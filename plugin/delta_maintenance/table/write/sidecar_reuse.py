@@ -31,7 +31,7 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, FileActionBatch
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
-from delta_maintenance.table.read.log_view import contradicted
+from delta_maintenance.table.read.log_view import contradiction_error
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.sidecar_search import SearchedSidecar
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -151,7 +151,7 @@ def survey_reuse(snapshot: Snapshot, spec: CheckpointSpec) -> ReuseSurvey:
         for sidecar in with_expired(searched, spec)
         if limit is not None
     }
-    return surveyed(
+    return survey_sidecars(
         base,
         searched,
         spec,
@@ -192,7 +192,7 @@ def require_newest(snapshot: Snapshot, base: Checkpoint, *, beside: str | None =
         raise NotReusableError(f"{newest.name} is newer, and only its sidecars are safe")
 
 
-def surveyed(
+def survey_sidecars(
     base: Checkpoint,
     found: Iterable[SearchedSidecar],
     spec: CheckpointSpec,
@@ -333,7 +333,7 @@ def require_expired(searched: SearchedSidecar, adds: int, tombstones: int, expir
 
 def contradicted_tags(path: str) -> CorruptTableError:
     """Returns the error for a sidecar whose contents differ from its tags: either is damaged."""
-    return contradicted(f"the contents of {path} differ from its tags")
+    return contradiction_error(f"the contents of {path} differ from its tags")
 
 
 def expired_in(tombstones: pa.Table, deleted_after_ms: int) -> int:

@@ -39,7 +39,7 @@ def test_plain_files_pass(rows: int) -> None:
     for table in (ROWS, wide):
         data = parquet(pa.concat_tables([table] * rows), row_group_size=7)
         footer = StoredFooter(io.BytesIO(data))
-        assert footer.decoded(max_bytes=1 << 30)[0].equals(pq.read_metadata(io.BytesIO(data)))
+        assert footer.decode(max_bytes=1 << 30)[0].equals(pq.read_metadata(io.BytesIO(data)))
         footer.require_readable_columns(_schema(data))
         StoredFooter(io.BytesIO(data)).require_readable_columns(_schema(data))
 
@@ -174,7 +174,7 @@ def test_footers_of_every_engine_pass(corpus: Path) -> None:
             with file.open("rb") as source:
                 footer = StoredFooter(source)
                 try:
-                    metadata, memory = footer.decoded(max_bytes=1 << 30, exact_above=0)
+                    metadata, memory = footer.decode(max_bytes=1 << 30, exact_above=0)
                 except pa.ArrowException:
                     continue
                 footer.require_readable_columns(metadata.schema)

@@ -92,7 +92,7 @@ def clustered_bin(
             store,
             file_bin,
             spec,
-            sorter.sorted(),
+            sorter.read_sorted(),
             most_rows=-(-sorter.rows // max(1, round(size / spec.target_bytes))),
             new_id=new_id,
             idle_workers=idle_workers,
@@ -106,7 +106,7 @@ def clustered_bin(
             outputs=outputs,
             runs=(),
             sums=sums,
-            clustered=measured(
+            clustered=measure_depth(
                 layout.schema,
                 outputs,
                 ranks=sorter.columns,
@@ -175,7 +175,7 @@ def written(
     return writers
 
 
-def measured(
+def measure_depth(
     schema: pa.Schema,
     outputs: Sequence[WrittenFile],
     *,

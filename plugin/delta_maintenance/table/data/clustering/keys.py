@@ -40,7 +40,7 @@ class SamplePart:
     """The number of rows of the part."""
 
 
-def joined(parts: Sequence[SamplePart], *, most_rows: int = SAMPLED_ROWS) -> pa.RecordBatch | None:
+def combine(parts: Sequence[SamplePart], *, most_rows: int = SAMPLED_ROWS) -> pa.RecordBatch | None:
     """Returns a uniform sample of all parts, in random order; None if there are no rows.
 
     The parts must be drawn with different seeds.
@@ -145,7 +145,7 @@ class CurveKeys:
     columns: Mapping[ColumnPath, ColumnRanks]
 
     @classmethod
-    def learned(cls, clustering: Clustering, sample: pa.RecordBatch) -> CurveKeys:
+    def learn(cls, clustering: Clustering, sample: pa.RecordBatch) -> CurveKeys:
         """Determines the ranks from a sample of the clustering columns."""
         bits = bits_for(len(clustering.columns))
         columns = {
@@ -154,7 +154,7 @@ class CurveKeys:
         }
         return cls(clustering=clustering, columns=columns)
 
-    def ranked(self, keys: pa.RecordBatch) -> tuple[list[Ranks], Ranks]:
+    def rank(self, keys: pa.RecordBatch) -> tuple[list[Ranks], Ranks]:
         """Returns the ranks of clustering columns, and the keys of their rows."""
         columns_with_ranks = list(zip(self.columns.values(), keys.columns, strict=True))
         ranks = [column.ranks(values) for column, values in columns_with_ranks]
@@ -163,7 +163,7 @@ class CurveKeys:
 
     def points(self, sample: pa.RecordBatch) -> Ranks:
         """Returns the ranks of some sampled rows."""
-        return np.stack(self.ranked(sample)[0], axis=1)[:_POINTS]
+        return np.stack(self.rank(sample)[0], axis=1)[:_POINTS]
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ class RowSorter:
         if self._held_bytes > self._clustering.sort_bytes:
             self._begin_ranges()
 
-    def sorted(self) -> Iterator[SortedRows]:
+    def read_sorted(self) -> Iterator[SortedRows]:
         """Yields all rows in order."""
         if self._ranges is not None:
             self._ranges.close()
@@ -324,14 +324,14 @@ class RowSorter:
 
     def _learn_from(self, sample: pa.RecordBatch) -> Ranks:
         """Determines the ranks of all columns from a sample. Returns the keys of the sample."""
-        self._keys = CurveKeys.learned(self._clustering, sample)
+        self._keys = CurveKeys.learn(self._clustering, sample)
         self.points = self._keys.points(sample)
-        return self._keys.ranked(sample)[1]
+        return self._keys.rank(sample)[1]
 
     def _with_key(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Appends the keys, and notes the ranks of the source."""
         assert self._keys is not None
-        ranks, keys = self._keys.ranked(self._clustering.key_columns(rows))
+        ranks, keys = self._keys.rank(self._clustering.key_columns(rows))
         self.sources.add(source, ranks)
         return pa.RecordBatch.from_arrays([*rows.columns, pa.array(keys)], schema=self._schema)
 

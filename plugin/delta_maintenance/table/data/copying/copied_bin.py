@@ -26,7 +26,7 @@ from delta_maintenance.table.data.bins import (
     RewrittenBin,
     RowsDigest,
     Run,
-    fetched,
+    fetch_sources,
     require_rows,
     source_rows,
 )
@@ -191,7 +191,7 @@ def _largest_family(sources: Sequence[_Source]) -> tuple[FileFrame | None, list[
         if source.copy is None:
             continue
         for at, (frame, members) in enumerate(families):
-            joined = frame.joined(source.copy.frame)
+            joined = frame.join(source.copy.frame)
             if joined is not None:
                 families[at] = joined, [*members, source]
                 break
@@ -360,7 +360,7 @@ class _Copy:
     ) -> Iterator[GroupSource]:
         """Yields all row groups of a new file."""
         decoded = [self._work.sources[member.number] for member in group if member.copy is None]
-        contents = fetched(self._store, self._reader, decoded)
+        contents = fetch_sources(self._store, self._reader, decoded)
         for source in group:
             offset = self._written
             if source.copy is None:

@@ -208,7 +208,7 @@ class FileFrame:
     created_by: bytes
     key_values: Mapping[bytes, bytes | None]
 
-    def joined(self, frame: FileFrame) -> FileFrame | None:
+    def join(self, frame: FileFrame) -> FileFrame | None:
         """Returns the frame of a file with the row groups of both; None if they do not fit."""
         is_same = (self.schema, self.column_orders) == (frame.schema, frame.column_orders)
         if self.codecs != frame.codecs or not (is_same or (self.is_own and frame.is_own)):
@@ -251,7 +251,7 @@ class FileFrame:
             codecs=self.codecs,
             key_values=calendar,
         )
-        return self.joined(added)
+        return self.join(added)
 
     @property
     def names_calendar(self) -> bool:

@@ -186,7 +186,7 @@ class StoredFooter:
         """Whether it may take more than `SMALL_FOOTER` bytes of memory."""
         return self.size > _SMALL_BYTES or self.memory(exact_above=1 << 62) > SMALL_FOOTER
 
-    def decoded(
+    def decode(
         self, *, max_bytes: int, exact_above: int = SMALL_FOOTER
     ) -> tuple[pq.FileMetaData, int]:
         """Returns the decoded footer and the memory that it takes at most in bytes.

@@ -360,7 +360,7 @@ def without_nan_bounds(end: bytes, leaves: Mapping[int, frozenset[int]]) -> byte
     footer does not refer to them. The metadata of one row group is held as objects at a time.
     """
 
-    def edited(number: int, group: Struct) -> Struct:
+    def drop_bounds(number: int, group: Struct) -> Struct:
         chunks = group.structs(COLUMNS)
         for leaf in leaves.get(number, ()):
             chunks[leaf] = without_bounds(chunks[leaf])
@@ -368,7 +368,7 @@ def without_nan_bounds(end: bytes, leaves: Mapping[int, frozenset[int]]) -> byte
         return group
 
     size = footer_size(end)
-    footer = with_edited_structs(end[-size : -len(MAGIC) - 4], ROW_GROUPS, edited)
+    footer = with_edited_structs(end[-size : -len(MAGIC) - 4], ROW_GROUPS, drop_bounds)
     return end[:-size] + end_of_file(footer)
 
 

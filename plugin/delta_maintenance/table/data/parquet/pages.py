@@ -277,7 +277,7 @@ class PageRows:
         self.longest = max(self.longest, int(np.diff(starts).max(initial=1)))
         self._current = len(begins) - int(starts[-1])
 
-    def finished(self) -> PageRows:
+    def finish(self) -> PageRows:
         """Returns the rows after the last value."""
         self._end_row()
         return self
@@ -311,7 +311,7 @@ def rows_of(levels: memoryview, count: int, *, max_level: int) -> PageRows:
                 groups - group_count,
                 count - group_count * 8,
             )
-    return page_rows.finished()
+    return page_rows.finish()
 
 
 def text_sizes(values: memoryview, encoding: int, count: int) -> tuple[int, int] | None:
