@@ -120,6 +120,8 @@ def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
         as_of=LIMIT + timedelta(days=3),
         mixed=mixed,
         time_zone=ZONE,
+        # Files are rewritten in an order, with the recorded IDs.
+        workers=1,
     )
     table, context = open_table(str(path)), RunContext.at(clock.now())
     return expire.apply(table, expire.plan(table.snapshot(), options, context), context)

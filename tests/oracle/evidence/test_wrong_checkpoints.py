@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from delta_maintenance import clock, open_table
+from delta_maintenance import open_table
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck.examination import examine
@@ -40,11 +40,12 @@ _PROPERTIES = {
 
 
 def accusations(path: Path) -> set[str]:
-    """What fsck finds of checkpoints and checksums, now and in half a day."""
+    """What fsck finds of checkpoints and checksums, once they are there and half a day later."""
     table = open_table(str(path))
+    newest = max(file.stat().st_mtime for file in (path / "_delta_log").iterdir())
     found: set[str] = set()
     for hours in (0, 12):
-        now = clock.now() + timedelta(hours=hours)
+        now = datetime.fromtimestamp(newest, UTC) + timedelta(hours=hours)
         found |= set(examine(table, now=now).findings.counts) & _ACCUSED
     return found
 
