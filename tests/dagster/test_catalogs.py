@@ -23,11 +23,12 @@ from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
     DeltaSparkResource,
+    DeltaStorageResource,
     component,
     found_tables,
 )
 from delta_maintenance_dagster.new_tables import NewTables
-from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster.resources import Reference
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
 

@@ -18,9 +18,9 @@ from delta_maintenance_dagster import (
     DeltaStorageResource,
     DeltaTable,
     DeltaTableEntry,
+    MaintenanceConfig,
     build_maintenance_asset,
 )
-from delta_maintenance_dagster.maintenance import MaintenanceConfig
 from delta_maintenance_dagster.resources import Reference
 from tests.support.operations.held_tables import DELETING, ODD, HeldTable, option_cases
 from tests.support.operations.vacuum_cases import removed

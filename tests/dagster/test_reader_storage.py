@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 
 from delta_maintenance.policies.definition.policy import Policy
-from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
+from delta_maintenance_dagster import DeltaStorageResource, DeltaTable
+from delta_maintenance_dagster.resources import Reference
 from delta_maintenance_dagster.spark.resource import DeltaSparkResource
 from delta_maintenance_dagster.step_resources import Resources
-from delta_maintenance_dagster.tables import DeltaTable
 
 STATE = "s3://state/query"
 

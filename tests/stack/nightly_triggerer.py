@@ -19,7 +19,7 @@ import psutil
 import pytest
 import yaml
 
-from delta_maintenance_airflow.triggers.policy_commits import DeltaPolicyCommitTrigger
+from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger
 
 from .conftest import POLL_INTERVAL, Airflow, kill
 from .last_commits import announced_tables, append, checkpoint_of, work_intervals

@@ -15,8 +15,7 @@ from delta_maintenance.operations.watch import WaitCondition
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator
 from delta_maintenance_airflow.sensors import DeltaCommitSensor
-from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger
-from delta_maintenance_airflow.triggers.commit import DeltaCommitTrigger
+from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, DeltaCommitTrigger
 from tests.support.emulators.s3_server import S3Server
 from tests.support.orchestrators.watching import run
 from tests.support.servers.unity_delta import TOKEN, UnityServer, serve_guarded_table

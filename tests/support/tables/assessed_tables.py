@@ -9,12 +9,12 @@ from random import Random
 from typing import Any
 
 from delta_maintenance.operations.checkpoint import CheckpointOptions
+from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.operations.health.models import (
     CommitPoint,
     LogFiles,
     MaintenanceSeen,
     SizeBucket,
-    TableHealth,
 )
 from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
