@@ -21,7 +21,8 @@ from delta_maintenance.protocol.ndjson.line_buffers import (
     split_lines,
     split_plain_lines,
 )
-from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, SingleLines, read_lines
+from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, read_lines
+from delta_maintenance.protocol.ndjson.split import SingleActions
 from tests.properties.test_routes import PATHS, VECTORS, files
 from tests.support.suite.play import examples
 from tests.support.tables.actions import (
@@ -74,7 +75,7 @@ other_lines = st.one_of(
 
 def read_files(
     *named: tuple[str, bytes],
-) -> tuple[FileActionLines, list[SingleLines]]:
+) -> tuple[FileActionLines, list[SingleActions]]:
     return read_lines(split_lines(BufferedFiles.of(*named)))
 
 

@@ -19,8 +19,8 @@ from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.protocol.columns import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.line_buffers import TextLines
-from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, SingleLines, read_lines
-from delta_maintenance.protocol.ndjson.split import parse_line
+from delta_maintenance.protocol.ndjson.raw_lines import FileActionLines, read_lines
+from delta_maintenance.protocol.ndjson.split import SingleActions, parse_line
 
 Bools = npt.NDArray[np.bool_]
 
@@ -79,9 +79,9 @@ class RangeReplay:
         """
         files = batch.files.names
         lines, singles = read_lines(batch)
-        for file, file_singles in zip(files, singles, strict=True):
-            _require_carried(file, file_singles)
-            for key, text in file_singles.texts:
+        for file, actions in zip(files, singles, strict=True):
+            _require_carried(file, actions)
+            for key, text in actions.texts.items():
                 if key not in self.single_texts:
                     self.single_texts[key] = text
                     self.content.singles[key] = single_value(text)
@@ -103,7 +103,7 @@ def content_of(text: TextLines) -> RangeContent:
     lines, singles = read_lines(text)
     content.count(lines.keys.hashes(), lines.is_remove)
     content.singles = {
-        key: single_value(line) for single_lines in singles for key, line in single_lines.texts
+        key: single_value(line) for actions in singles for key, line in actions.texts.items()
     }
     return content
 
@@ -113,8 +113,7 @@ def single_value(line: bytes) -> object:
     return _without_nulls(parse_line(line))
 
 
-def _require_carried(name: str, singles: SingleLines) -> None:
-    actions = singles.actions
+def _require_carried(name: str, actions: SingleActions) -> None:
     if actions.repeated:
         raise _repetition_error(name, min(actions.repeated))
     lost = sorted(actions.unknown)

@@ -19,7 +19,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     FILE_ACTION_TYPES,
     STRING_MAP,
 )
-from delta_maintenance.protocol.ndjson.split import FILE_ACTIONS, SINGLE_ACTIONS, parse_line
+from delta_maintenance.protocol.ndjson.split import FILE_ACTIONS, SINGLE_ACTIONS, parse_present
 
 
 def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int], pairs: bool = False) -> bytes:
@@ -42,7 +42,7 @@ def tidy_lines(data: bytes, *, name: str, numbers: Sequence[int], pairs: bool = 
 
 
 def _tidy_line(line: bytes, pairs: bool) -> dict[str, dict[str, Any]]:
-    actions = {name: value for name, value in parse_line(line).items() if value is not None}
+    actions = parse_present(line)
     for action, value in actions.items():
         if action in SINGLE_ACTIONS:
             raise CorruptTableError(f"{action} follows a file action on the same line")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -144,6 +145,7 @@ def parse_file_actions(
     """
     if fields is not None:
         fields = {action: _written(names) for action, names in fields.items()}
+    reader = _ColumnReader(keys, fields)
     runs = [run for source in sources for run in source.runs]
     actions = {run.action for run in runs}
     counts = [source.count for source in sources]
@@ -152,14 +154,14 @@ def parse_file_actions(
         if None in actions:
             raise pa.ArrowInvalid("adds, removes and others alternate")
         # Each action is read separately, because a missing field costs as much as a present one.
-        tables = {action: _read_run(runs, action, keys, fields) for action in actions if action}
+        tables = {action: reader.read_run(runs, action) for action in actions if action}
     except pa.ArrowInvalid:
-        together = _read_together(sources, sum(counts), keys, fields)
+        together = reader.read_together(sources, sum(counts))
         tables = dict.fromkeys(FILE_ACTION_TYPES, (together, np.arange(sum(counts))))
     actions_by_name: dict[str, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
     for action in ("add", "remove"):
         table, lines = tables.get(action, (None, np.empty(0, np.int64)))
-        batch, rows = _of_action(table, action, keys, fields)
+        batch, rows = reader.select_action(table, action)
         actions_by_name[action] = (batch, lines[rows])
         keyless = keyless_rows(batch)
         if len(keyless):
@@ -226,29 +228,136 @@ class MapKeys:
             self.partition_values = known_keys
 
 
-def _refusal(
-    sources: Sequence[FileLines], keys: MapKeys, error: pa.ArrowInvalid
-) -> CorruptTableError | RefusedError:
-    """Returns the error for lines that are rejected even after normalisation."""
-    for source in sources:
-        try:
-            _read(
-                source.tidy_columns(),
-                _schema(keys, None),
-                "ignore",
-            )
-        except pa.ArrowInvalid as damage:
-            problem = f"a line of a file action cannot be read ({_one_line(damage)})"
-            return CorruptTableError(problem, file=source.name)
-    return RefusedError(
-        f"an unknown field of the file actions has values of several types ({_one_line(error)})",
-        file=" … ".join(dict.fromkeys((sources[0].name, sources[-1].name))),
-        remedy="use a release that supports the field",
-    )
-
-
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+@dataclass(frozen=True, slots=True)
+class _ColumnReader:
+    """Reads lines of file actions as columns: each action is null in the rows of the others."""
+
+    keys: MapKeys
+    fields: Mapping[str, Collection[str]] | None
+    """As in `parse_file_actions`."""
+
+    def read_run(
+        self, runs: Sequence[LineRun], action: str
+    ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        """Reads the lines of one action. Returns them and their positions among all lines.
+
+        A field `deletionVector` that no line has is not read: its five fields cost time in every
+        row.
+        """
+        counts = np.array([run.count for run in runs])
+        is_action = np.array([run.action == action for run in runs])
+        data = b"".join(run.text for run in runs if run.action == action)
+        lines = np.flatnonzero(np.repeat(is_action, counts))
+        reader = self
+        if self.fields is not None and f'"{_VECTOR}"'.encode() not in data and b"\\u00" not in data:
+            fields = {name: set(names) - {_VECTOR} for name, names in self.fields.items()}
+            reader = replace(self, fields=fields)
+        return reader._read_lines(data, len(lines), (action,)), lines
+
+    def read_together(self, sources: Sequence[FileLines], count: int) -> pa.Table:
+        """Reads all lines: as they are, else normalised. If they have too many keys, maps are read
+        as lists of pairs, which is linear in the number of keys.
+        """
+        reader, form = self, FileLines.joined
+        while True:
+            data = b"".join(map(form, sources))
+            try:
+                return reader._read_lines(data, count, tuple(FILE_ACTION_TYPES))
+            except pa.ArrowInvalid as error:
+                if isinstance(error, _TooManyKeysError) and not reader.keys.as_pairs:
+                    reader = replace(self, keys=replace(self.keys, as_pairs=True))
+                    form = partial(FileLines.tidy_columns, pairs=True)
+                elif form is FileLines.joined:
+                    form = FileLines.tidy_columns
+                else:
+                    raise reader._refusal(sources, error) from None
+
+    def select_action(
+        self, table: pa.Table | None, action: str
+    ) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+        """Returns the rows of one action, one column per field, and their row numbers."""
+        types, fields = FILE_ACTION_TYPES[action], self.fields
+        if table is None or action not in table.column_names:
+            column_types = {n: t for n, t in types.items() if fields is None or n in fields[action]}
+            return empty(column_types), np.empty(0, np.int64)
+        column = table[action]
+        rows = np.arange(len(column))
+        if column.null_count:
+            present = pc.is_valid(column)
+            rows, column = np.flatnonzero(present.to_numpy()), column.filter(present)
+        flat = pa.Table.from_batches(
+            [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
+            schema=pa.schema(list(column.type)),
+        )
+        normalised = normalise(flat, types, partition_keys=self.keys.partition_columns)
+        has_vector = _VECTOR in normalised.column_names
+        if fields is not None and _VECTOR in fields[action] and not has_vector:
+            nulls = pa.nulls(normalised.num_rows, types[_VECTOR])
+            normalised = normalised.append_column(_VECTOR, nulls)
+        return normalised, rows
+
+    def _refusal(
+        self, sources: Sequence[FileLines], error: pa.ArrowInvalid
+    ) -> CorruptTableError | RefusedError:
+        """Returns the error for lines that are rejected even after normalisation."""
+        for source in sources:
+            try:
+                _read(source.tidy_columns(), _schema(self.keys, None), "ignore")
+            except pa.ArrowInvalid as damage:
+                problem = f"a line of a file action cannot be read ({_one_line(damage)})"
+                return CorruptTableError(problem, file=source.name)
+        problem = "an unknown field of the file actions has values of several types"
+        return RefusedError(
+            f"{problem} ({_one_line(error)})",
+            file=" … ".join(dict.fromkeys((sources[0].name, sources[-1].name))),
+            remedy="use a release that supports the field",
+        )
+
+    def _read_lines(self, data: bytes, count: int, actions: Collection[str]) -> pa.Table:
+        table = self._read_columns(data, actions)
+        if table.num_rows != count:
+            raise pa.ArrowInvalid("several actions on one line")
+        return table
+
+    def _read_columns(self, data: bytes, actions: Collection[str]) -> pa.Table:
+        keys = self.keys
+        if self.fields is not None:
+            return _alone(_read(data, _schema(keys, self.fields, actions), "ignore"))
+        try:
+            return _read(data, _usual_schema(keys, actions), "error")
+        except pa.ArrowInvalid:
+            _require_inferable(data, keys)
+            inferred = _alone(_read(data, _schema(keys, None, actions), "infer"))
+        keys.usual |= _fields_met(inferred, actions)
+        columns = []
+        for action in actions:
+            types = FILE_ACTION_TYPES[action]
+            children = []
+            for child in inferred.schema.field(action).type:
+                kind = types.get(child.name)
+                if kind == STRING_MAP:
+                    keys.learn(child.name, child.type)
+                elif kind == DELETION_VECTOR:
+                    children.append(child.with_type(_texts_for_times(child.type)))
+                elif not pa.types.is_null(child.type) and child.name not in PARSED_COLUMNS:
+                    children.append(child.with_type(kind or _texts_for_times(child.type)))
+            children += [
+                pa.field(name, keys.struct_of(name))
+                for name, kind in types.items()
+                if kind == STRING_MAP
+            ]
+            columns.append(pa.field(action, pa.struct(children)))
+        # Fields that are not in the schema can be ignored: nulls, parsed statistics, unknown
+        # actions.
+        return _read(data, pa.schema(columns), "ignore")
+
+
+class _TooManyKeysError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
+    """The maps of some lines have too many distinct keys for columns."""
 
 
 def _schema(
@@ -269,115 +378,6 @@ def _schema(
     # Only their presence matters, so their fields are not read. Lines of one action have no other.
     single_names = SINGLE_ACTIONS if len(actions) > 1 else ()
     return pa.schema(actions | {name: pa.struct([]) for name in single_names})
-
-
-def _read_run(
-    runs: Sequence[LineRun],
-    action: str,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None,
-) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Reads the lines of one action as columns. Returns them and their positions among all lines.
-
-    A field `deletionVector` that no line has is not read: its five fields cost time in every row.
-    """
-    counts = np.array([run.count for run in runs])
-    is_action = np.array([run.action == action for run in runs])
-    data = b"".join(run.text for run in runs if run.action == action)
-    lines = np.flatnonzero(np.repeat(is_action, counts))
-    if fields is not None and f'"{_VECTOR}"'.encode() not in data and b"\\u00" not in data:
-        fields = {name: set(names) - {_VECTOR} for name, names in fields.items()}
-    return _read_columns(data, len(lines), keys, fields, (action,)), lines
-
-
-def _read_together(
-    sources: Sequence[FileLines],
-    count: int,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None,
-) -> pa.Table:
-    """Reads all lines as columns; each action is null in the rows of the others."""
-    try:
-        data = b"".join(source.joined() for source in sources)
-        return _read_columns(data, count, keys, fields, tuple(FILE_ACTION_TYPES))
-    except _TooManyKeysError:
-        return _read_as_pairs(sources, count, keys, fields)
-    except pa.ArrowInvalid:
-        tidy = b"".join(source.tidy_columns() for source in sources)
-        try:
-            return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
-        except _TooManyKeysError:
-            return _read_as_pairs(sources, count, keys, fields)
-        except pa.ArrowInvalid as error:
-            raise _refusal(sources, keys, error) from None
-
-
-class _TooManyKeysError(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow is untyped
-    """The maps of some lines have too many distinct keys for columns."""
-
-
-def _read_as_pairs(
-    sources: Sequence[FileLines],
-    count: int,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None,
-) -> pa.Table:
-    """Reads all lines with maps as lists of pairs: linear in the number of keys."""
-    tidy = b"".join(source.tidy_columns(pairs=True) for source in sources)
-    keys = replace(keys, as_pairs=True)
-    try:
-        return _read_columns(tidy, count, keys, fields, tuple(FILE_ACTION_TYPES))
-    except pa.ArrowInvalid as error:
-        raise _refusal(sources, keys, error) from None
-
-
-def _read_columns(
-    data: bytes,
-    count: int,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None,
-    actions: Collection[str],
-) -> pa.Table:
-    table = _parse_columns(data, keys, fields, actions)
-    if table.num_rows != count:
-        raise pa.ArrowInvalid("several actions on one line")
-    return table
-
-
-def _parse_columns(
-    data: bytes,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None,
-    action_names: Collection[str],
-) -> pa.Table:
-    if fields is not None:
-        return _alone(_read(data, _schema(keys, fields, action_names), "ignore"))
-    try:
-        return _read(data, _usual_schema(keys, action_names), "error")
-    except pa.ArrowInvalid:
-        _require_inferable(data, keys)
-        inferred = _alone(_read(data, _schema(keys, None, action_names), "infer"))
-    keys.usual |= _fields_met(inferred, action_names)
-    actions = []
-    for action in action_names:
-        types = FILE_ACTION_TYPES[action]
-        children = []
-        for child in inferred.schema.field(action).type:
-            kind = types.get(child.name)
-            if kind == STRING_MAP:
-                keys.learn(child.name, child.type)
-            elif kind == DELETION_VECTOR:
-                children.append(child.with_type(_texts_for_times(child.type)))
-            elif not pa.types.is_null(child.type) and child.name not in PARSED_COLUMNS:
-                children.append(child.with_type(kind or _texts_for_times(child.type)))
-        children += [
-            pa.field(name, keys.struct_of(name))
-            for name, kind in types.items()
-            if kind == STRING_MAP
-        ]
-        actions.append(pa.field(action, pa.struct(children)))
-    # Fields that are not in the schema can be ignored: nulls, parsed statistics, unknown actions.
-    return _read(data, pa.schema(actions), "ignore")
 
 
 def _require_inferable(data: bytes, keys: MapKeys) -> None:
@@ -438,34 +438,6 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 def _written(names: Collection[str]) -> Collection[str]:
     """Replaces `ROW_COUNT` by the field that contains the row count in JSON."""
     return {"stats" if name == ROW_COUNT else name for name in names}
-
-
-def _of_action(
-    table: pa.Table | None,
-    action: str,
-    keys: MapKeys,
-    fields: Mapping[str, Collection[str]] | None,
-) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """Returns the rows of one action, one column per field, and their row numbers in the table."""
-    types = FILE_ACTION_TYPES[action]
-    if table is None or action not in table.column_names:
-        column_types = {n: t for n, t in types.items() if fields is None or n in fields[action]}
-        return empty(column_types), np.empty(0, np.int64)
-    column = table[action]
-    rows = np.arange(len(column))
-    if column.null_count:
-        present = pc.is_valid(column)
-        rows, column = np.flatnonzero(present.to_numpy()), column.filter(present)
-    flat = pa.Table.from_batches(
-        [pa.RecordBatch.from_struct_array(chunk) for chunk in column.chunks],
-        schema=pa.schema(list(column.type)),
-    )
-    normalised = normalise(flat, types, partition_keys=keys.partition_columns)
-    if fields is not None and _VECTOR in fields[action] and _VECTOR not in normalised.column_names:
-        normalised = normalised.append_column(
-            _VECTOR, pa.nulls(normalised.num_rows, types[_VECTOR])
-        )
-    return normalised, rows
 
 
 def _cdc(table: pa.Table | None) -> pa.ChunkedArray:

@@ -11,12 +11,11 @@ Information"), so the actions decide where possible, not the name of the operati
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,11 +34,11 @@ from delta_maintenance.protocol.ndjson.line_buffers import (
 )
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import (
-    FILE_ACTIONS,
     CommitText,
     SingleActions,
-    parse_line,
     parse_other_lines,
+    parse_present,
+    render_action,
     split,
 )
 
@@ -219,18 +218,7 @@ class Keys:
         return pieces.take(integers(np.arange(0, count, 2))).cast(pa.string())
 
 
-@dataclass(frozen=True, slots=True)
-class SingleLines:
-    """The non-file actions of one file of the log."""
-
-    actions: SingleActions
-    """Parsed, without `commitInfo`."""
-    texts: tuple[tuple[tuple[str, str], bytes], ...]
-    """Each action that is part of the state as a line of text. Its key is the name of the action
-    and, where a state can have several of them, the application ID or the domain."""
-
-
-def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
+def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleActions]]:
     """The file actions of all lines and the non-file actions of each file.
 
     Change data files and `commitInfo` are omitted. The file actions are in no particular order.
@@ -245,17 +233,17 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
         prefixes = read_prefixes(files.data, starts[rows])
     is_other = np.ones(len(starts), bool)
     is_other[rows] = False
-    singles: list[SingleLines] = []
+    singles: list[SingleActions] = []
     odd: list[int] = []
     plain_lines = np.bincount(source[rows], minlength=len(files.names)).tolist()
     for index, other_lines in enumerate(_other_lines(lines, is_other)):
         # `split` reports files without any line.
-        single_lines = (
+        actions = (
             _singles(files.names[index], other_lines) if other_lines or plain_lines[index] else None
         )
-        if single_lines is None:
+        if actions is None:
             odd.append(index)
-        singles.append(single_lines or SingleLines(SingleActions(), ()))
+        singles.append(actions or SingleActions())
     selected = ~prefixes.is_cdc & ~np.isin(source[rows], odd)
     rows = rows[selected]
     regular = FileActionLines(
@@ -270,8 +258,8 @@ def read_lines(lines: TextLines) -> tuple[FileActionLines, list[SingleLines]]:
     if not odd:
         return regular, singles
     parsed, beside = _parsed_lines(files, odd)
-    for index, single_lines in zip(odd, beside, strict=True):
-        singles[index] = single_lines
+    for index, actions in zip(odd, beside, strict=True):
+        singles[index] = actions
     return _concatenate_lines(regular, parsed), singles
 
 
@@ -280,8 +268,6 @@ _BLOCK_BYTES = 64 << 10
 _FILE_PREFIXES = (b'{"add":{', b'{"remove":{', b'{"cdc":{')
 _ACTION_KEY = r'"(?:add|remove|cdc)"\s*:\s*\{'
 _PARSED_FIELDS = {action: ("path", "deletionVector", "dataChange") for action in ("add", "remove")}
-_KEYED = {"txn": "appId", "domainMetadata": "domain"}
-_STATE = ("protocol", "metaData", *_KEYED)
 
 
 def _other_lines(lines: TextLines, mask: Bools) -> list[list[tuple[int, bytes]]]:
@@ -297,56 +283,24 @@ def _other_lines(lines: TextLines, mask: Bools) -> list[list[tuple[int, bytes]]]
     return lines_by_file
 
 
-def _singles(name: str, lines: Sequence[tuple[int, bytes]]) -> SingleLines | None:
+def _singles(name: str, lines: Sequence[tuple[int, bytes]]) -> SingleActions | None:
     """The non-file actions of a file, or None if file actions are among its lines."""
     if any(line.startswith(_FILE_PREFIXES) for _, line in lines):
         return None
     actions, beside = parse_other_lines(CommitText(name, (), (), tuple(lines), None))
-    if beside:
-        return None
-    # Most commits contain no non-file action except `commitInfo`.
-    has_state = actions.protocol or actions.metadata or actions.txns or actions.domains
-    return SingleLines(actions, _single_texts(lines) if has_state else ())
-
-
-def _single_texts(
-    lines: Sequence[tuple[int, bytes]],
-) -> tuple[tuple[tuple[str, str], bytes], ...]:
-    return tuple(
-        ((name, value[_KEYED[name]] if name in _KEYED else ""), text)
-        for name, value, text in _one_by_one(lines)
-        if name in _STATE
-    )
-
-
-def _one_by_one(lines: Sequence[tuple[int, bytes]]) -> Iterator[tuple[str, Any, bytes]]:
-    """Every action with a line of its own; lines with one action are not changed."""
-    for _, line in lines:
-        present = {name: value for name, value in parse_line(line).items() if value is not None}
-        for name, value in present.items():
-            yield (
-                name,
-                value,
-                line.strip() + b"\n" if len(present) == 1 else _render_action(name, value),
-            )
-
-
-def _render_action(name: str, value: object) -> bytes:
-    text = json.dumps({name: value}, separators=(",", ":"), ensure_ascii=False)
-    return text.encode() + b"\n"
+    return None if beside else actions
 
 
 def _parsed_lines(
     files: BufferedFiles, numbers: Sequence[int]
-) -> tuple[FileActionLines, list[SingleLines]]:
+) -> tuple[FileActionLines, list[SingleActions]]:
     """The lines of files that contain lines in another form, read by the file action parser."""
     sources, singles = [], []
     for number in numbers:
         text = split(files.names[number], files.text(number))
-        actions, _ = parse_other_lines(text)
-        beside = [line for name, _, line in _one_by_one(text.other_lines) if name in FILE_ACTIONS]
+        actions, beside = parse_other_lines(text)
         sources.append(FileLines.of(text, beside))
-        singles.append(SingleLines(actions, _single_texts(text.other_lines)))
+        singles.append(actions)
     parsed = parse_file_actions(
         sources, keys=MapKeys(partition_columns=frozenset()), fields=_PARSED_FIELDS
     )
@@ -395,8 +349,8 @@ def _single_action_lines(texts: pa.LargeStringArray, is_remove: Bools) -> pa.Lar
 
 
 def _one_action(line: str, name: str) -> str:
-    actions = {key: value for key, value in parse_line(line.encode()).items() if value is not None}
-    return line if len(actions) == 1 else _render_action(name, actions[name]).decode()
+    actions = parse_present(line.encode())
+    return line if len(actions) == 1 else render_action(name, actions[name]).decode()
 
 
 def _without_data_change(

@@ -124,6 +124,10 @@ _LONG = 1 << 16
 """Of longer texts, it pays to let Arrow search them first."""
 
 
+_STATE_KEYS = {"protocol": None, "metaData": None, "txn": "appId", "domainMetadata": "domain"}
+"""The actions that are part of the state, and the fields that tell those of one name apart."""
+
+
 @dataclass(slots=True)
 class SingleActions:
     """The non-file actions of one file of the log; later lines replace earlier ones."""
@@ -140,6 +144,9 @@ class SingleActions:
     """Names of actions that no revision of the protocol defines."""
     repeated: set[str] = field(default_factory=set)
     """Actions that occur twice although the protocol permits one."""
+    texts: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """The line of each action that is part of the state. Its key is the name of the action and,
+    where a state can have several of them, the application ID or the domain."""
 
     def take(self, name: str, value: Mapping[str, Any]) -> None:
         """Adds an action. `CorruptTableError` if a required field is missing."""
@@ -292,21 +299,38 @@ def parse_other_lines(
     actions, files = SingleActions(), []
     for number, line in text.other_lines:
         try:
-            for name, value in parse_line(line).items():
-                if value is None or (name == "commitInfo" and not commit_info):
+            present = parse_present(line)
+            for name, value in present.items():
+                if name == "commitInfo" and not commit_info:
                     continue
                 if name not in KNOWN_ACTIONS:
                     actions.unknown.add(name)
-                elif not isinstance(value, dict):
+                    continue
+                if not isinstance(value, dict):
                     raise CorruptTableError(f"{name} is not a JSON object")
-                elif name in FILE_ACTIONS:
-                    files.append(json.dumps({name: value}).encode() + b"\n")
-                else:
-                    actions.take(name, value)
+                own = line.strip() + b"\n" if len(present) == 1 else render_action(name, value)
+                if name in FILE_ACTIONS:
+                    files.append(own)
+                    continue
+                actions.take(name, value)
+                if name in _STATE_KEYS:
+                    field_name = _STATE_KEYS[name]
+                    actions.texts[name, value[field_name] if field_name else ""] = own
         except CorruptTableError as error:
             error.problem = f"line {number}: {error.problem}"
             raise error.locate(file=text.name) from None
     return actions, files
+
+
+def parse_present(line: bytes) -> dict[str, Any]:
+    """Like `parse_line`, without the actions that are null."""
+    return {name: value for name, value in parse_line(line).items() if value is not None}
+
+
+def render_action(name: str, value: object) -> bytes:
+    """Returns a line with one action."""
+    text = json.dumps({name: value}, separators=(",", ":"), ensure_ascii=False)
+    return text.encode() + b"\n"
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
