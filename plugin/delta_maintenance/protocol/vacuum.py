@@ -32,7 +32,7 @@ from delta_maintenance.protocol.actions.paths import (
     ABSOLUTE,
     absolute_paths,
     below_root,
-    decoded,
+    decode_paths,
     file_locations,
     has_odd_segment,
     is_encoded,
@@ -322,7 +322,7 @@ def _collect(paths: pa.StringArray, roots: Sequence[str], spellings: Spellings) 
     if absolute is not None:
         _collect_absolute(paths.filter(absolute), roots, spellings)
         paths = paths.filter(pc.invert(absolute))
-    spellings.locations.extend(_raw_and_decoded(paths))
+    spellings.locations.extend(_raw_and_decode_paths(paths))
 
 
 def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], spellings: Spellings) -> None:
@@ -331,8 +331,8 @@ def _collect_absolute(paths: pa.StringArray, roots: Sequence[str], spellings: Sp
         written = below_root(paths, root=root)
         outside &= ~to_bools(pc.is_valid(written))
         spellings.locations.append(file_locations(paths, root=root))
-        spellings.locations.extend(_raw_and_decoded(written.drop_null()))
-    for spelling in _raw_and_decoded(paths.filter(booleans(outside))):
+        spellings.locations.extend(_raw_and_decode_paths(written.drop_null()))
+    for spelling in _raw_and_decode_paths(paths.filter(booleans(outside))):
         spellings.names_outside.append(pc.replace_substring_regex(spelling, r"(?s)^.*/", b""))
 
 
@@ -408,10 +408,10 @@ def _uuids(encoded: pa.BinaryArray) -> pa.StringArray:
     return fixed.cast(pa.binary()).cast(pa.string())
 
 
-def _raw_and_decoded(paths: pa.StringArray) -> list[pa.BinaryArray]:
+def _raw_and_decode_paths(paths: pa.StringArray) -> list[pa.BinaryArray]:
     """The paths as written and, if different, decoded once."""
     raw = paths.cast(pa.binary())
-    once = decoded(paths)
+    once = decode_paths(paths)
     return [raw] if once.equals(raw) else [raw, once]
 
 
@@ -444,4 +444,4 @@ def plain(paths: pa.Array) -> pa.BinaryArray:
     literal = paths.cast(pa.binary())
     if not is_encoded(literal):
         return literal
-    return decoded(pc.replace_substring_regex(literal, b"%(25)+", b"%"))
+    return decode_paths(pc.replace_substring_regex(literal, b"%(25)+", b"%"))

@@ -146,7 +146,7 @@ class LogReading:
                 if files.repeated is not None:
                     raise CorruptTableError(repeated_file(files.repeated), remedy=EXAMINE)
                 schemas = _schema(files.adds), _schema(files.tombstones)
-                wider = layout.widened(*schemas)
+                wider = layout.widen(*schemas)
                 if wider != layout:
                     layout = wider
                     yield from self._notices(schemas, number)

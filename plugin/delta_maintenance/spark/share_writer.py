@@ -195,5 +195,5 @@ def _take_notices(rows: Iterator[ShareRow], layout: FileActionLayout) -> FileAct
         raise gravest(errors)
     for notice in notices:
         if isinstance(notice, tuple):
-            layout = layout.widened(*notice)
+            layout = layout.widen(*notice)
     return layout

@@ -23,9 +23,9 @@ from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     FileActionLayout,
     UnknownFieldsError,
     kept_txns,
+    select_unexpired,
     single_action_table,
     single_actions,
-    unexpired,
 )
 from delta_maintenance.protocol.schema.types import PrimitiveType
 
@@ -57,7 +57,7 @@ def tombstones(times: list[int | None], versions: list[int] | None = None) -> pa
 @pytest.mark.conformance("REC-07")
 @given(st.lists(st.integers(-100, 100)), st.none() | st.integers(-100, 100))
 def test_unexpired_tombstones_are_kept(times: list[int], instant: int | None) -> None:
-    kept = unexpired(tombstones(list(times)), deleted_after_ms=instant, commit_times={})
+    kept = select_unexpired(tombstones(list(times)), deleted_after_ms=instant, commit_times={})
     wanted = [time for time in times if instant is None or time > instant]
     assert kept["deletionTimestamp"].to_pylist() == wanted
 
@@ -65,16 +65,18 @@ def test_unexpired_tombstones_are_kept(times: list[int], instant: int | None) ->
 @pytest.mark.conformance("REC-07", "FILE-10")
 def test_a_tombstone_is_no_older_than_its_commit() -> None:
     rows = tombstones([None, None, None, 5, 5, 11], [1, 2, 3, 1, 2, 2])
-    kept = unexpired(rows, deleted_after_ms=10, commit_times={1: 11, 2: 10})
+    kept = select_unexpired(rows, deleted_after_ms=10, commit_times={1: 11, 2: 10})
     # Nothing is known about commit 3, which is only in a checkpoint.
     assert kept[COMMIT_VERSION].to_pylist() == [1, 1, 2]
-    assert unexpired(rows, deleted_after_ms=None, commit_times={}) is rows
+    assert select_unexpired(rows, deleted_after_ms=None, commit_times={}) is rows
 
 
 def test_a_tombstone_of_a_checkpoint_without_a_time_has_expired() -> None:
-    assert unexpired(tombstones([None]), deleted_after_ms=0, commit_times={0: 9}).num_rows == 0
+    assert (
+        select_unexpired(tombstones([None]), deleted_after_ms=0, commit_times={0: 9}).num_rows == 0
+    )
     without_column = pa.table({"path": ["a"]})
-    assert unexpired(without_column, deleted_after_ms=0, commit_times={}).num_rows == 0
+    assert select_unexpired(without_column, deleted_after_ms=0, commit_times={}).num_rows == 0
 
 
 def test_transactions_without_a_time_are_kept() -> None:
@@ -196,10 +198,10 @@ def test_types_of_an_unknown_field_are_reconciled() -> None:
     ]
     layout = PLAIN
     for schema in schemas:
-        layout = layout.widened(schema, pa.schema([]))
+        layout = layout.widen(schema, pa.schema([]))
     [field] = layout.unknown_add_fields
     assert field.type == pa.struct([("n", pa.float64()), ("m", pa.string())])
-    assert layout.widened(*schemas[:1], pa.schema([])) == layout
+    assert layout.widen(*schemas[:1], pa.schema([])) == layout
     rows = layout.adds(pa.table({"path": ["a"], "odd": [{"n": 1}]}))
     assert values_of(rows, "odd") == [{"n": 1.0, "m": None}]
 
@@ -218,9 +220,9 @@ def test_types_that_cannot_be_reconciled_are_refused(
     known: pa.DataType, found: pa.DataType
 ) -> None:
     one, other = (pa.schema([("path", pa.string()), ("odd", kind)]) for kind in (known, found))
-    layout = PLAIN.widened(one, pa.schema([]))
+    layout = PLAIN.widen(one, pa.schema([]))
     with pytest.raises(RefusedError, match="unknown field"):
-        layout.widened(other, pa.schema([]))
+        layout.widen(other, pa.schema([]))
 
 
 @pytest.mark.conformance("LOG-06")
@@ -230,7 +232,7 @@ def test_types_that_cannot_be_reconciled_are_refused(
 )
 def test_fields_whose_values_are_exact_are_carried(values: list[Any]) -> None:
     batch = adds(odd=values)
-    rows = PLAIN.widened(batch.schema, pa.schema([])).adds(batch)
+    rows = PLAIN.widen(batch.schema, pa.schema([])).adds(batch)
     assert values_of(rows, "odd") == values
 
 
@@ -241,7 +243,7 @@ def test_fields_whose_values_are_exact_are_carried(values: list[Any]) -> None:
 def test_numbers_that_may_have_been_rounded_on_reading_are_refused(values: list[Any]) -> None:
     batch = adds(odd=values)
     with pytest.raises(RefusedError, match="odd"):
-        PLAIN.widened(batch.schema, pa.schema([])).adds(batch)
+        PLAIN.widen(batch.schema, pa.schema([])).adds(batch)
 
 
 @pytest.mark.conformance("LOG-06")

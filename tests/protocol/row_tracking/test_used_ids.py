@@ -62,7 +62,7 @@ def test_a_file_is_divided_into_parts_of_bounded_size(given: list[list[int]], mo
     assert parts and all(len(part) <= most for part in parts)
     rows = [number for batch in given for number in batch]
     assert {number for part in parts for number in numbers(part)} == set(rows)
-    whole = IdRanges.joined(parts)
+    whole = IdRanges.join(parts)
     assert numbers(whole) == sorted(set(rows))
     assert whole.repeated == smallest_repeated(rows)
 
@@ -78,8 +78,7 @@ def test_a_file_is_named_with_its_smallest_row_id_that_another_row_had_before(
         block = files[at : at + data.draw(st.integers(1, 5))]
         halves = [[file[::2], file[1::2]] for file in block]
         sets = [
-            IdRanges.joined([IdRanges.of(np.array(half, np.int64)) for half in two])
-            for two in halves
+            IdRanges.join([IdRanges.of(np.array(half, np.int64)) for half in two]) for two in halves
         ]
         parts, repeated = used.add(together(sets))
         named = dict(zip(parts.tolist(), repeated.tolist(), strict=True))

@@ -29,7 +29,7 @@ from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.row_tracking_support import (
     RowTrackingSources,
     SupportChange,
-    enabled,
+    enable_row_tracking,
     support_change,
 )
 from delta_maintenance.protocol.columns import hash_texts
@@ -177,7 +177,8 @@ class RowIdBackfill:
                 planned_version=self._plan.version,
             )
             if not sources.is_enabled:
-                txn.stage_metadata(enabled(snapshot.metadata, new_id=self._context.new_id))
+                metadata = enable_row_tracking(snapshot.metadata, new_id=self._context.new_id)
+                txn.stage_metadata(metadata)
             if raises_mark:
                 configuration = row_tracking.render_domain_configuration(mark)
                 txn.stage_domain(row_tracking.DOMAIN, configuration)
@@ -291,7 +292,7 @@ def planned_support(
         change = support_change(
             sources_of(snapshot), convert_draft=convert_draft, lift_suspension=lift_suspension
         )
-        later = enabled(snapshot.metadata, new_id=clock.new_id)
+        later = enable_row_tracking(snapshot.metadata, new_id=clock.new_id)
     except RefusedError as error:
         raise error.locate(table=snapshot.table, version=snapshot.version) from None
     domain = DomainMetadata(domain=row_tracking.DOMAIN, configuration="")

@@ -22,7 +22,7 @@ from delta_maintenance.protocol.schema.condition import (
     OneOf,
     Opaque,
     Prefix,
-    joined,
+    join_conditions,
 )
 
 EVERYTHING = "(no condition)"
@@ -58,7 +58,7 @@ def parse_pushed(metadata: Mapping[str, str]) -> tuple[str, Condition | None]:
         for name in ("PartitionFilters", "PushedFilters")
         for part in _split_list(metadata.get(name, ""))
     )
-    return text, joined(Both, parts)
+    return text, join_conditions(Both, parts)
 
 
 def _conditions(text: str, parse: Callable[[str], Condition]) -> list[Condition]:
@@ -96,7 +96,7 @@ def _expression(text: str) -> Condition:
     for word, kind in ((" OR ", Either), (" AND ", Both)):
         parts = _split(text, word)
         if len(parts) > 1:
-            return joined(kind, list(map(_expression, parts)))
+            return join_conditions(kind, list(map(_expression, parts)))
     if text.startswith("NOT "):
         return Not(_expression(text[4:]))
     call = _CALL.fullmatch(text)

@@ -219,7 +219,7 @@ def _intended_locations(locations: pa.Array, *, encoded: bool = True) -> pa.Bina
 
     `encoded` is false if they are known to have no encoded bytes.
     """
-    again = decoded(locations) if encoded and is_encoded(locations) else None
+    again = decode_paths(locations) if encoded and is_encoded(locations) else None
     text = text_bytes(locations).view(np.int8)
     if not len(text) or text.min() >= 0:
         return again
@@ -276,11 +276,11 @@ def _written(paths: pa.StringArray) -> tuple[pa.BinaryArray, pa.BooleanArray | N
     """Returns the locations from the texts alone, and which are absolute; None if none is."""
     absolute = absolute_paths(paths)
     if absolute is None:
-        return decoded(paths), None
+        return decode_paths(paths), None
     written = paths
     for pattern, replacement in _REWRITES:
         written = pc.replace_substring_regex(written, pattern, replacement)
-    return decoded(pc.if_else(absolute, written, paths)), absolute
+    return decode_paths(pc.if_else(absolute, written, paths)), absolute
 
 
 def below_root(paths: pa.StringArray, *, root: str, is_literal: bool = False) -> pa.StringArray:
@@ -296,7 +296,7 @@ def below_root(paths: pa.StringArray, *, root: str, is_literal: bool = False) ->
     steps = f"(?:[^/]*/){{{folder.count(b'/')}}}"
     head = pc.replace_substring_regex(written, f"(?s)^({steps}).*", r"\1")
     relative = pc.replace_substring_regex(written, f"(?s)^{steps}", "")
-    head = head.cast(pa.binary()) if is_literal else decoded(head)
+    head = head.cast(pa.binary()) if is_literal else decode_paths(head)
     return pc.if_else(pc.equal(head, folder), relative, pa.scalar(None, pa.string()))
 
 
@@ -309,7 +309,7 @@ def location_of_root(root: str) -> bytes:
     return unquote_to_bytes(root) if encoded else root.encode()
 
 
-def decoded(texts: pa.StringArray) -> pa.BinaryArray:
+def decode_paths(texts: pa.StringArray) -> pa.BinaryArray:
     """Replaces every `%XX` by the byte that it encodes."""
     if not is_encoded(texts):
         return texts.cast(pa.binary())

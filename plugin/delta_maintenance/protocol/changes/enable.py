@@ -24,7 +24,7 @@ from delta_maintenance.protocol.changes.property_rules import (
     require_removable,
     require_settable,
 )
-from delta_maintenance.protocol.changes.row_tracking_support import enabled
+from delta_maintenance.protocol.changes.row_tracking_support import enable_row_tracking
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
 from delta_maintenance.protocol.features.properties import integer_parser, parse_boolean
 from delta_maintenance.protocol.features.registry import supports
@@ -304,7 +304,7 @@ def _with_row_tracking(
     was = row_tracking_state(protocol, before.configuration)
     if state is not RowTrackingState.ENABLED or was is RowTrackingState.ENABLED:
         return change
-    metadata = enabled(change.metadata, new_id=new_id)
+    metadata = enable_row_tracking(change.metadata, new_id=new_id)
     obstacle = Obstacle(
         problem="row tracking cannot be enabled directly on a table that has files",
         remedy="use backfill-row-ids, which assigns row IDs to the files and then enables it",

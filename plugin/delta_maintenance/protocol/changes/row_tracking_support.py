@@ -125,7 +125,7 @@ def support_change(
     )
 
 
-def enabled(metadata: Metadata, *, new_id: Callable[[], str]) -> Metadata:
+def enable_row_tracking(metadata: Metadata, *, new_id: Callable[[], str]) -> Metadata:
     """The metadata with row tracking enabled.
 
     Existing names of the materialised columns do not change. New names differ from all column names

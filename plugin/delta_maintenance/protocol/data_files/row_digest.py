@@ -206,9 +206,9 @@ class _Column:
 
     def add_to(self, hashes: Hashes, values: pa.Array) -> None:
         """Adds the hash of each value to `hashes`, which has the same length."""
-        hashes += self.mixed(values)
+        hashes += self.hash_values(values)
 
-    def mixed(self, values: pa.Array) -> Hashes:
+    def hash_values(self, values: pa.Array) -> Hashes:
         """Returns the hash of each value; nulls have a fixed hash."""
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
@@ -244,7 +244,7 @@ class _Column:
         """Returns the hashes of a dictionary, and caches them for the next chunk with it."""
         dictionary_hashes = self._dictionary
         if dictionary_hashes is None or not _is_same(dictionary_hashes[0], values):
-            dictionary_hashes = self._dictionary = values, self.mixed(values)
+            dictionary_hashes = self._dictionary = values, self.hash_values(values)
         return dictionary_hashes[1]
 
 

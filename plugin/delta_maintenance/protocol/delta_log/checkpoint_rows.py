@@ -185,7 +185,7 @@ class FileActionLayout:
         ]
         return pa.struct([*fields, *self.unknown_remove_fields])
 
-    def widened(self, adds: pa.Schema, removes: pa.Schema) -> FileActionLayout:
+    def widen(self, adds: pa.Schema, removes: pa.Schema) -> FileActionLayout:
         """The layout extended by all unknown fields of batches with these columns.
 
         Raises `RefusedError` if the type of a field conflicts with its type in the layout, or if
@@ -211,7 +211,7 @@ class FileActionLayout:
 
     def _require_fields(self, batch: pa.Table, *, removes: bool = False) -> None:
         empty = pa.schema([])
-        wider = self.widened(*((empty, batch.schema) if removes else (batch.schema, empty)))
+        wider = self.widen(*((empty, batch.schema) if removes else (batch.schema, empty)))
         if wider != self:
             raise UnknownFieldsError(wider)
 
@@ -268,7 +268,7 @@ class FileActionLayout:
         )
 
 
-def unexpired(
+def select_unexpired(
     tombstones: pa.Table, *, deleted_after_ms: int | None, commit_times: Mapping[int, int]
 ) -> pa.Table:
     """The tombstones deleted after the given time, in milliseconds since 1970; all if it is None.

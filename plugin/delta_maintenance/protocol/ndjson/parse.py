@@ -101,7 +101,7 @@ class FileLines:
                 numbers += self.numbers[start:end]
         return type(self)(self.name, tuple(runs), numbers)
 
-    def joined(self) -> bytes:
+    def join_lines(self) -> bytes:
         """The concatenated lines."""
         return b"".join(run.text for run in self.runs)
 
@@ -110,7 +110,7 @@ class FileLines:
 
         With `pairs`, maps become lists of objects with a `key` and a `value`.
         """
-        return tidy_lines(self.joined(), name=self.name, numbers=self.numbers, pairs=pairs)
+        return tidy_lines(self.join_lines(), name=self.name, numbers=self.numbers, pairs=pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ class _ColumnReader:
         """Reads all lines: as they are, else normalised. If they have too many keys, maps are read
         as lists of pairs, which is linear in the number of keys.
         """
-        reader, form = self, FileLines.joined
+        reader, form = self, FileLines.join_lines
         while True:
             data = b"".join(map(form, sources))
             try:
@@ -271,7 +271,7 @@ class _ColumnReader:
                 if isinstance(error, _TooManyKeysError) and not reader.keys.as_pairs:
                     reader = replace(self, keys=replace(self.keys, as_pairs=True))
                     form = partial(FileLines.tidy_columns, pairs=True)
-                elif form is FileLines.joined:
+                elif form is FileLines.join_lines:
                     form = FileLines.tidy_columns
                 else:
                     raise reader._refusal(sources, error) from None

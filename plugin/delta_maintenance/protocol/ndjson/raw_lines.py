@@ -304,7 +304,7 @@ def _parsed_lines(
     parsed = parse_file_actions(
         sources, keys=MapKeys(partition_columns=frozenset()), fields=_PARSED_FIELDS
     )
-    data = b"".join(source.joined() for source in sources)
+    data = b"".join(source.join_lines() for source in sources)
     texts = texts_of(data, np.append(0, line_ends(data)))
     texts = texts.take(integers(np.concatenate([parsed.add_line, parsed.remove_line])))
     is_remove = np.repeat([False, True], [len(parsed.add_line), len(parsed.remove_line)])

@@ -198,7 +198,7 @@ class FileBlock:
         """The number of lines."""
         return sum(count for _, count, _ in self.runs)
 
-    def moved(self, by: int) -> FileBlock:
+    def shift(self, by: int) -> FileBlock:
         """Returns the block shifted by that many bytes."""
         runs = tuple((end + by, count, action) for end, count, action in self.runs)
         return FileBlock(self.start + by, self.end + by, runs)
@@ -465,7 +465,7 @@ def _join_blocks(
         return None
     if not block.runs:
         return joined_block
-    block = block.moved(start)
+    block = block.shift(start)
     if not joined_block.runs:
         return block
     if joined_block.end != block.start:

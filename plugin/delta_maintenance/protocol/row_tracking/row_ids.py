@@ -198,7 +198,7 @@ class IdRanges:
         return cls.union(row_ids, row_ids)
 
     @classmethod
-    def joined(cls, pieces: Sequence[IdRanges]) -> IdRanges:
+    def join(cls, pieces: Sequence[IdRanges]) -> IdRanges:
         """Returns the ranges of several sets of row IDs."""
         union = cls.union(
             np.concatenate([_NONE, *(piece.firsts for piece in pieces)]),
@@ -324,14 +324,14 @@ def parts_of(batches: Iterable[Numbers], limit: int) -> Iterator[IdRanges]:
         for start in range(0, len(row_ids), limit):
             ranges = IdRanges.of(row_ids[start : start + limit])
             if count + len(ranges) > limit:
-                held = [IdRanges.joined(held)]
+                held = [IdRanges.join(held)]
                 count = len(held[0])
             if count + len(ranges) > limit:
                 yield held[0]
                 held, count = [], 0
             held.append(ranges)
             count += len(ranges)
-    yield IdRanges.joined(held)
+    yield IdRanges.join(held)
 
 
 def _shared_ids(id_parts: IdParts, level: IdRanges) -> tuple[Numbers, Numbers]:

@@ -111,14 +111,14 @@ def parse_condition(text: str, *, lenient: bool = False) -> Condition:
     return _Parser(text, lenient=lenient).parse()
 
 
-def joined(kind: type[Both] | type[Either], operands: Sequence[Condition]) -> Condition:
+def join_conditions(kind: type[Both] | type[Either], operands: Sequence[Condition]) -> Condition:
     """Joins conditions, at least one, by AND or OR. The depth of the tree grows with the logarithm
     of their number, because trees are visited recursively.
     """
     if len(operands) == 1:
         return operands[0]
     middle = len(operands) // 2
-    return kind(joined(kind, operands[:middle]), joined(kind, operands[middle:]))
+    return kind(join_conditions(kind, operands[:middle]), join_conditions(kind, operands[middle:]))
 
 
 def columns_of(condition: Condition) -> Iterator[Names]:
@@ -251,13 +251,13 @@ class _Parser:
         while self._word("or"):
             operands.append(self._all_of())
         self._depth -= 1
-        return joined(Either, operands)
+        return join_conditions(Either, operands)
 
     def _all_of(self) -> Condition:
         operands = [self._one()]
         while self._word("and"):
             operands.append(self._one())
-        return joined(Both, operands)
+        return join_conditions(Both, operands)
 
     def _one(self) -> Condition:
         if not self._lenient:

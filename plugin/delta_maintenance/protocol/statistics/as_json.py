@@ -18,7 +18,7 @@ import pyarrow.json
 
 from delta_maintenance.protocol.statistics.values import (
     JsonNumber,
-    converted,
+    convert_values,
     from_json_scalars,
     from_text,
     in_parts,
@@ -105,7 +105,7 @@ def _overlap(left_values: pa.Array, right_values: pa.Array) -> bool:
 
 def _align_column(column: pa.Array, target: pa.DataType, path: Path, lost: set[Path]) -> pa.Array:
     if not pa.types.is_struct(target):
-        converted_column = converted(column, target)
+        converted_column = convert_values(column, target)
         if converted_column.null_count > column.null_count:
             lost.update(paths_with_values(column, path))
         return converted_column

@@ -353,7 +353,7 @@ def with_statistics(
         if kind is not None:
             for name, greatest in _BOUNDS.items():
                 values = [
-                    None if statistics is None else statistics.stated(greatest=greatest)
+                    None if statistics is None else statistics.render(greatest=greatest)
                     for statistics in bounds
                 ]
                 columns[name] = bound_array(values, kind)
@@ -407,7 +407,7 @@ def with_live_bounds(
             continue
         for name, greatest in _BOUNDS.items():
             values = bound_array(
-                [statistics and statistics.stated(greatest=greatest) for statistics in leaf_bounds],
+                [statistics and statistics.render(greatest=greatest) for statistics in leaf_bounds],
                 kind,
             )
             path = (name, *leaf.path)

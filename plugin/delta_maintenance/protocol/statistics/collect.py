@@ -61,7 +61,7 @@ class ColumnStatistics:
             has_nan=self.has_nan or addend.has_nan,
         )
 
-    def stated(self, *, greatest: bool) -> Any:
+    def render(self, *, greatest: bool) -> Any:
         """Returns a bound as `stats` contains it, in the form of `least`, but texts as strings.
 
         None if there is no value, or no bound that all readers understand.
@@ -282,7 +282,7 @@ class _Leaf:
 
     def bound(self, of: str) -> pa.Array | None:
         """Returns the bound for the statistics, or None if it must be omitted."""
-        value = self.found.stated(greatest=of == "greatest")
+        value = self.found.render(greatest=of == "greatest")
         return None if value is None else bound_array([value], self.kind)
 
 

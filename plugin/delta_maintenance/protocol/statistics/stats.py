@@ -61,19 +61,19 @@ def selected_statistics(
     bounds: Mapping[Path, pa.DataType], counted: Iterable[Path]
 ) -> pa.StructType:
     """The type of the statistics of some columns only, by physical names."""
-    least = _nested(bounds)
-    nulls = _nested(dict.fromkeys(counted, pa.int64()))
+    least = _nest(bounds)
+    nulls = _nest(dict.fromkeys(counted, pa.int64()))
     fields = [("numRecords", pa.int64()), ("minValues", least), ("maxValues", least)]
     return pa.struct([*fields, ("nullCount", nulls)])
 
 
-def _nested(leaves: Mapping[Path, pa.DataType]) -> pa.StructType:
+def _nest(leaves: Mapping[Path, pa.DataType]) -> pa.StructType:
     groups: dict[str, dict[Path, pa.DataType]] = {}
     for path, kind in leaves.items():
         groups.setdefault(path[0], {})[path[1:]] = kind
     return pa.struct(
         [
-            (name, members[()] if () in members else _nested(members))
+            (name, members[()] if () in members else _nest(members))
             for name, members in groups.items()
         ]
     )

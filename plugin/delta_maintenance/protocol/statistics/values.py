@@ -113,7 +113,7 @@ def to_json_text(values: pa.Array, *, zoned: bool) -> pa.Array | None:
     return None
 
 
-def converted(values: pa.Array, target: pa.DataType) -> pa.Array:
+def convert_values(values: pa.Array, target: pa.DataType) -> pa.Array:
     """`values` as `target`, null where the conversion would round, truncate or guess.
 
     A timestamp without a time zone counts as UTC, as in INT96 columns.
@@ -296,13 +296,13 @@ def _validate_texts(texts: pa.Array) -> pa.Array:
 
 
 def _only_valid(texts: pa.Array) -> pa.Array:
-    def decoded(raw: bytes | None) -> str | None:
+    def decode(raw: bytes | None) -> str | None:
         try:
             return None if raw is None else raw.decode()
         except UnicodeDecodeError:
             return None
 
-    return pa.array([decoded(raw) for raw in texts.cast(pa.binary()).to_pylist()], pa.string())
+    return pa.array([decode(raw) for raw in texts.cast(pa.binary()).to_pylist()], pa.string())
 
 
 def _float_text(values: pa.Array) -> pa.Array:
@@ -344,7 +344,7 @@ def _date_text(values: pa.Array) -> pa.Array:
 
 
 def _timestamp_text(values: pa.Array, *, zone: str) -> pa.Array:
-    local = converted(values, pa.timestamp("us", values.type.tz)).view(pa.timestamp("us"))
+    local = convert_values(values, pa.timestamp("us", values.type.tz)).view(pa.timestamp("us"))
     micros = local.view(pa.int64())
     texts = _clock_text(local, micros)
     usual = pc.and_(pc.greater_equal(micros, _FIRST_DAY * _DAY), pc.less(micros, _END_DAY * _DAY))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from delta_maintenance.clock import new_id
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import Metadata
-from delta_maintenance.protocol.actions.paths import below_root, decoded, locations_below
+from delta_maintenance.protocol.actions.paths import below_root, decode_paths, locations_below
 from delta_maintenance.protocol.commit.build import BuiltCommit
 from delta_maintenance.protocol.data_files.names import hive_folder
 from delta_maintenance.protocol.features.properties import TableProperties
@@ -234,7 +234,7 @@ def _partition_folders(files: pa.Table, columns: Sequence[str]) -> pa.Array:
 def _entries(adds: pa.Table, roots: Sequence[str]) -> pa.Table:
     paths = pa.concat_arrays([pa.array([], pa.string()), *adds["path"].chunks])
     locations, outside = locations_below(paths, roots=roots)
-    files = pc.if_else(outside, decoded(paths), locations)
+    files = pc.if_else(outside, decode_paths(paths), locations)
     vectors = (
         pc.is_valid(adds["deletionVector"])
         if "deletionVector" in adds.column_names

@@ -117,7 +117,7 @@ def adds_for_commits(snapshot: Snapshot, batches: Iterable[pa.Table]) -> Iterato
     )
     for adds in batches:
         if adds.num_rows:
-            layout = layout.widened(adds.schema, pa.schema([]))
+            layout = layout.widen(adds.schema, pa.schema([]))
             chunks = layout.adds(adds).chunks
             yield pa.Table.from_batches([pa.RecordBatch.from_struct_array(c) for c in chunks])
 

@@ -20,7 +20,7 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import PathAudit
 from delta_maintenance.protocol.columns import Hashes
-from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout, unexpired
+from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout, select_unexpired
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.sidecars import SidecarSummary, bare_name
@@ -353,7 +353,7 @@ def kept(
         audit.add(
             batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
         )
-        unexpired_ones = unexpired(
+        unexpired_ones = select_unexpired(
             batch.tombstones, deleted_after_ms=deleted_after_ms, commit_times=commit_times
         )
         expired = batch.tombstones.num_rows - unexpired_ones.num_rows
