@@ -8,7 +8,8 @@ whether to try again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from delta_maintenance.redaction import redact, redact_address
@@ -119,6 +120,18 @@ class DeltaMaintenanceError(Exception):
         ]
         text = ": ".join([", ".join(where), self.problem] if where else [self.problem])
         return text if remedy is None else f"{text}; {remedy}"
+
+
+@contextmanager
+def locating(
+    *, table: str | None = None, version: int | None = None, file: str | None = None
+) -> Iterator[None]:
+    """Adds the location of a problem to the errors of a block, as `locate` does."""
+    try:
+        yield
+    except DeltaMaintenanceError as error:
+        error.locate(table=table, version=version, file=file)
+        raise
 
 
 def _shown(address: str | None) -> str | None:

@@ -13,12 +13,7 @@ import math
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance.errors import (
-    CommitConflictError,
-    DeltaMaintenanceError,
-    InvalidRequestError,
-    RefusedError,
-)
+from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
@@ -142,11 +137,7 @@ def apply(
             high_water_mark=plan.high_water_mark,
             notes=(plan.reason,),
         )
-    if plan.engine == "spark" and context.engine is None:
-        raise InvalidRequestError(
-            "the plan is for Spark",
-            remedy="run it by delta_maintenance.spark, or plan with --engine local (engine)",
-        )
+    context.require_engine(plan)
     run = _Run(table, plan, context)
     try:
         run.through(snapshot or table.snapshot())

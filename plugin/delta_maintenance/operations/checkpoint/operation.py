@@ -149,11 +149,7 @@ def apply(
         return CheckpointResult(
             table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
         )
-    if plan.engine == "spark" and context.engine is None:
-        raise InvalidRequestError(
-            "the plan is for Spark",
-            remedy="run it by delta_maintenance.spark, or plan with --engine local (engine)",
-        )
+    context.require_engine(plan)
     if snapshot is None or snapshot.version != plan.version:
         snapshot = table.snapshot(version=plan.version)
     try:

@@ -17,11 +17,11 @@ from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import (
     CorruptTableError,
-    DeltaMaintenanceError,
     RefusedError,
     StorageError,
     UnsupportedFeatureError,
     VersionNotFoundError,
+    locating,
 )
 from delta_maintenance.operations.clean_log import (
     LEAST_RETENTION,
@@ -109,10 +109,8 @@ def apply(table: Table, plan: CleanLogPlan, context: RunContext | None = None) -
             held=plan.held,
             notes=(plan.reason, *plan.notes),
         )
-    try:
+    with locating(table=table.uri):
         return _CleanupRun(table, plan, context).run()
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table.uri) from error.__cause__
 
 
 def prepare(

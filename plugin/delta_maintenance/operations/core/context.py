@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.clock import Clock, NewId, as_clock
+from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.table.progress import Progress
 
 if TYPE_CHECKING:
@@ -69,6 +70,16 @@ class RunContext:
     def without_engine(self) -> Self:
         """Returns the context for work in this process."""
         return replace(self, engine=None)
+
+    def require_engine(self, plan: Any) -> None:
+        """Raises `InvalidRequestError` if the plan is for Spark, and the context has no engine."""
+        if plan.engine == "spark" and self.engine is None:
+            raise InvalidRequestError(
+                "the plan is for Spark",
+                table=plan.table,
+                version=plan.version,
+                remedy="submit the Spark job, or plan with --engine local (engine)",
+            )
 
     def writer(self, other_writers: OtherWriters | None) -> Writer:
         """Returns the settings of all commits of the run."""

@@ -14,7 +14,12 @@ from dataclasses import replace
 from datetime import datetime
 
 from delta_maintenance.clock import as_clock
-from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    RefusedError,
+    locating,
+)
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.clean_log import CleanLogResult
 from delta_maintenance.operations.core.context import RunContext
@@ -83,7 +88,7 @@ def plan(
     context = context or RunContext()
     # Callers may ignore the types.
     options = options.validated()
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         done = already_applied(
             snapshot, operation_id=options.operation_id, since=options.operation_since
         )
@@ -93,8 +98,6 @@ def plan(
                 snapshot, options, now=context.started, operation_id=operation_id, reason=done
             )
         return decide(snapshot, options, context, operation_id=operation_id)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
 
 
 def apply(
@@ -108,10 +111,8 @@ def apply(
     the outcome. Steps that succeeded before an error remain valid.
     """
     context = context or RunContext()
-    try:
+    with locating(table=table.uri):
         return _DropFeatureRun(table, plan, context).run()
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table.uri) from error.__cause__
 
 
 class _DropFeatureRun:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, locating
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult
@@ -42,13 +42,11 @@ def plan(
     context = context or RunContext()
     options = options.validated()
     reads_mixed = options.mixed != "leave"
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         require_expirable(snapshot, options.mixed)
         instant = delete_before(options, context.started)
         limit = limit_of(snapshot, options, instant)
         surveyed = survey(snapshot, limit, reads_mixed=reads_mixed)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     is_noop = not surveyed.whole.files and not (
         reads_mixed and surveyed.mixed.files + surveyed.unknown.files
     )

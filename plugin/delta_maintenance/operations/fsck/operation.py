@@ -14,7 +14,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.parquet_report import write_rows
@@ -89,7 +89,7 @@ def survey(
     """
     options = (options or FsckOptions()).validated()
     by_others = options.deep and engine is not None
-    try:
+    with locating(table=table.uri):
         examination = examine(
             table,
             now=now,
@@ -103,8 +103,6 @@ def survey(
         if report is not None:
             rows = examination.findings.table()
             write_rows(rows, report, table=table.store, storage_options=storage_options)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table.uri) from error.__cause__
     repairs, notes = proposed_repairs(examination, options, now=now)
     counts = _counts(examination.findings)
     return Survey(
@@ -140,15 +138,11 @@ def apply(
     `surveyed` is the survey of the plan if it has just been made, which saves checking first.
     """
     context = context or RunContext()
-    if plan.engine == "spark" and context.engine is None:
-        raise InvalidRequestError(
-            "the plan is for Spark",
-            remedy="run it by delta_maintenance.spark, or plan with --engine local (engine)",
-        )
+    context.require_engine(plan)
     if plan.is_noop:
         return _result(plan, plan.findings, plan.counts, report=plan.report)
     started = context.now()
-    try:
+    with locating(table=table.uri):
         # The engine of the plan is kept, however many files there are now.
         options = replace(plan.options, engine=plan.engine)
         examine = partial(
@@ -166,8 +160,6 @@ def apply(
         done = [outcome for outcome in outcomes if outcome.status == "done"]
         notes = (*after.notes, *commits_after_wrong_checkpoints(surveyed.found, done))
         after = replace(after, notes=notes)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table.uri) from error.__cause__
     return _result(after, after.findings, after.counts, repairs=outcomes, report=plan.report)
 
 

@@ -19,6 +19,7 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     RefusedError,
     UnsupportedFeatureError,
+    locating,
 )
 from delta_maintenance.operations.clean_log import LEAST_RETENTION as LEAST_LOG_RETENTION
 from delta_maintenance.operations.health.commit_history import commit_series
@@ -89,7 +90,7 @@ def measure(
     vacuum_retention = vacuum_retention or max(properties.deleted_file_retention, LEAST_RETENTION)
     if previous is not None and previous.table_id != snapshot.metadata.id:
         previous = None
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         inventory = take_inventory(snapshot.log.store)
         series = commit_series(
             snapshot, inventory.listing, max_commits=max_commits, previous=previous
@@ -111,8 +112,6 @@ def measure(
         store = snapshot.log.store
         unpublished = store.count_unpublished() if isinstance(store, ManagedStore) else None
         unreported = len(store.state.commits) if isinstance(store, ManagedStore) else None
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     kept_versions, unreadable = _kept_versions(store)
     return TableHealth(
         table=snapshot.table,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, shorten
+from delta_maintenance.errors import InvalidRequestError, locating, shorten
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.layout import (
@@ -57,10 +57,8 @@ def plan(
     """
     options, context = (options or LayoutOptions()).validated(), context or RunContext()
     _check(options)
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         report = _report(snapshot, options, context)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     return LayoutPlan(planned_at=context.started, options=options, **report)
 
 

@@ -10,7 +10,7 @@ import math
 from functools import partial
 from typing import Literal
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.parquet_report import write_batches
@@ -53,12 +53,10 @@ def plan(
     context = context or RunContext()
     # Python callers may pass values of other types.
     options = (options or RecomputeStatsOptions()).validated()
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         require_writable(snapshot, Operation.COMMIT)
         DataFileLayout.of(snapshot.protocol, snapshot.metadata)
         totals = audit_files(snapshot, options, now=context.started)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
     engine, engine_reason = _engine(options, totals.files)
     return RecomputeStatsPlan(
         table=snapshot.table,
@@ -124,13 +122,7 @@ def apply(
         return RecomputeStatsResult(
             table=plan.table, version=plan.version, status="nothing-to-do", notes=(plan.reason,)
         )
-    if plan.engine == "spark" and context.engine is None:
-        raise InvalidRequestError(
-            "the plan is for Spark",
-            table=table.uri,
-            version=plan.version,
-            remedy="submit the Spark job, or plan with --engine local (engine)",
-        )
+    context.require_engine(plan)
     engine = context.engine if plan.engine == "spark" else LocalStatistics(table.store)
     snapshot = snapshot if snapshot is not None else table.snapshot()
     problem: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, locating
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.changes.usage import without_mapping
 from delta_maintenance.protocol.data_files.layout import (
@@ -53,13 +53,11 @@ class Contract:
         Raises the errors of `require_writable`, and `RefusedError` if this release must not rewrite
         the files of the table.
         """
-        try:
+        with locating(table=snapshot.table, version=snapshot.version):
             require_writable(snapshot, Operation.REWRITE_DATA)
             layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata)
             domains = snapshot.domain_metadata
             return cls._of(snapshot, snapshot.metadata, domains, layout, target_bytes, proof)
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=snapshot.table, version=snapshot.version) from None
 
     @classmethod
     def without_mapping(cls, snapshot: Snapshot, *, target_bytes: int, proof: Proof) -> Contract:
@@ -67,13 +65,11 @@ class Contract:
 
         Raises the same errors as `of`.
         """
-        try:
+        with locating(table=snapshot.table, version=snapshot.version):
             require_writable(snapshot, Operation.REWRITE_DATA)
             layout = DataFileLayout.of(snapshot.protocol, snapshot.metadata, unmaps=True)
             after, domains = without_mapping(snapshot.metadata), unmapped_domains(snapshot)
             return cls._of(snapshot, after, domains, layout, target_bytes, proof)
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=snapshot.table, version=snapshot.version) from None
 
     @classmethod
     def _of(

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
@@ -209,13 +209,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         options = cast("Options", plan.options)
         if plan.is_noop:
             return self._nothing(plan)
-        if plan.engine == "spark" and context.engine is None:
-            raise InvalidRequestError(
-                "the plan is for Spark",
-                table=table.uri,
-                version=plan.version,
-                remedy="submit the Spark job, or plan with --engine local (engine)",
-            )
+        context.require_engine(plan)
         if surveyed is None:
             surveyed = self._survey(table.snapshot(), options, context.now())
         if not surveyed.choice.bin_count:
@@ -256,10 +250,8 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         )
 
     def _survey(self, snapshot: Snapshot, options: Options, now: datetime) -> Survey:
-        try:
+        with locating(table=snapshot.table, version=snapshot.version):
             return self._surveyed(snapshot, options, now)
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
 
     def _with_holders(self, surveyed: Survey, options: Options, context: RunContext) -> Plan:
         planned = self._planned(surveyed, options, context.started)

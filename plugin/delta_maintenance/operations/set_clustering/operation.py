@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from delta_maintenance.errors import (
     CommitConflictError,
-    DeltaMaintenanceError,
     IncompleteError,
     InvalidRequestError,
     RefusedError,
+    locating,
 )
 from delta_maintenance.operations import recompute_stats
 from delta_maintenance.operations.core.context import RunContext
@@ -138,10 +138,8 @@ def _decide(
             remedy="name columns with --by (by), or give --none (none)",
         )
     require_proved(snapshot)
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         decision = _decided(snapshot, options)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     if not decision.is_noop:
         require_changeable(snapshot, decision, other_writers=options.other_writers)
     return decision

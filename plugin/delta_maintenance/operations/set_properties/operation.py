@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, locating
 from delta_maintenance.operations.set_properties import (
     SetPropertiesOptions,
     SetPropertiesPlan,
@@ -30,10 +30,8 @@ def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str
         raise InvalidRequestError(
             "no property is given", remedy="name properties to be set or to be removed"
         )
-    try:
+    with locating(table=snapshot.table):
         request = ChangeRequest.of_properties(options.properties, options.remove)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table) from None
     before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
     after = decide_change(snapshot, request, operation_id=operation_id)
     decision = Decision(

@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Generic, TypeVar, cast
 
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import RefusedError, locating
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.documents import Document
 from delta_maintenance.operations.table_change.documents import ChangeOptions, ChangePlan
@@ -50,7 +50,7 @@ def decide_change(
     """
     require_proved(snapshot)
     ids = _ids(operation_id)
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         change = changed_table(
             protocol or snapshot.protocol,
             metadata or snapshot.metadata,
@@ -66,8 +66,6 @@ def decide_change(
                 raise RefusedError(
                     f"{obstacle.problem}, of which there are {count}", remedy=obstacle.remedy
                 )
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     return change
 
 
@@ -118,7 +116,7 @@ def execute(
     """
     if plan.is_noop:
         return ChangeOutcome(status="nothing-to-do", version=plan.version, notes=(plan.reason,))
-    try:
+    with locating(table=table.uri):
         snapshot = table.snapshot()
         if snapshot.metadata.id != plan.table_id:
             raise RefusedError(
@@ -156,8 +154,6 @@ def execute(
             # every file.
             transaction.read_whole_table()
         return _ending(transaction.commit(), plan)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table.uri) from error.__cause__
 
 
 def _staged(decision: Decision) -> StagedActions:

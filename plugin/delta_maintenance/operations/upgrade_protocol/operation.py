@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, locating
 from delta_maintenance.operations.backfill_row_ids.batches import audit_row_ids
 from delta_maintenance.operations.backfill_row_ids.commits import sources_of
 from delta_maintenance.operations.table_change.models import Decision
@@ -80,7 +80,7 @@ def _decide(snapshot: Snapshot, options: UpgradeProtocolOptions, operation_id: s
 
 
 def _conversion(snapshot: Snapshot) -> _Conversion:
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         sources = sources_of(snapshot)
         base = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
         maps = tuple(
@@ -93,8 +93,6 @@ def _conversion(snapshot: Snapshot) -> _Conversion:
             return _Conversion(base=base, domains=maps, notes=notes)
         change = support_change(sources, convert_draft=True, lift_suspension=False)
         mark = audit_row_ids(snapshot).mark_above(sources.high_water_mark)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from None
     if change is None:
         return _Conversion(base=base, domains=maps, notes=notes)
     domain = DomainMetadata(

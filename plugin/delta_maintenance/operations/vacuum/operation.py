@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import DeltaMaintenanceError, FullStoreError, RefusedError
+from delta_maintenance.errors import DeltaMaintenanceError, FullStoreError, RefusedError, locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.clones import Clone, CloneWatch
@@ -71,7 +71,7 @@ def apply(
     """
     context = context or RunContext()
     started = context.now()
-    try:
+    with locating(table=table.uri):
         _require_young(plan, started)
         if surveyed is None and not plan.is_noop:
             holders = plan.options.holders.as_planned(HeldBack.versions(plan.held))
@@ -87,8 +87,6 @@ def apply(
                 notes=(made.reason, *made.notes, *_record_vacuumed(table, made)),
             )
         return _VacuumRun(table, surveyed, started, context.new_id, context.progress).run()
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table.uri) from error.__cause__
 
 
 def prepare(

@@ -11,12 +11,7 @@ import pyarrow as pa
 
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.errors import (
-    CorruptTableError,
-    DeltaMaintenanceError,
-    InvalidRequestError,
-    RefusedError,
-)
+from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError, locating
 from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.holds.clones import Clone, read_clone
 from delta_maintenance.operations.holds.find import find_holds, version_hold
@@ -89,10 +84,8 @@ def survey(
     vacuumed with these options, and `CorruptTableError` if its files are missing.
     """
     options = (options or VacuumOptions()).validated()
-    try:
+    with locating(table=snapshot.table, version=snapshot.version):
         return _SurveyRun(snapshot, options, now, engine, storage_options).run()
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=snapshot.table, version=snapshot.version) from error.__cause__
 
 
 def engine_for(snapshot: Snapshot, options: VacuumOptions) -> Literal["local", "spark"]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from delta_maintenance.address import Address, StoreKind
-from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import CommitConflictError, RefusedError, locating
 from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
 from delta_maintenance.protocol.commit.conflicts import Conflict, Rule
 from delta_maintenance.protocol.commit.staged import StagedActions
@@ -38,7 +38,7 @@ def require_committable(
     whose errors are raised. `RefusedError` for everything else.
     """
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
-    try:
+    with locating(table=table, version=version):
         _require_declared_writers(table, other_writers)
         # The caller is responsible for the features that this commit drops.
         require_supported(
@@ -55,8 +55,6 @@ def require_committable(
                     remedy="list all features of the table, including implied ones",
                 )
         _require_no_draft(snapshot, actions)
-    except DeltaMaintenanceError as error:
-        raise error.locate(table=table, version=version) from None
 
 
 def kind_of(actions: StagedActions) -> Operation:

@@ -9,7 +9,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, NotADeltaTableError
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    NotADeltaTableError,
+    locating,
+)
 from delta_maintenance.protocol.delta_log.file_names import (
     LogFileKind,
     commit_name,
@@ -86,10 +91,8 @@ class LogWatch:
         `NotADeltaTableError` if there is no log (any more).
         """
         self.poll_again()
-        try:
+        with locating(table=self.store.root):
             return self._look()
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=self.store.root) from error.__cause__
 
     def poll_again(self) -> None:
         """Starts a poll without a listing, for commits that the last one could not read."""

@@ -14,6 +14,7 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     NotADeltaTableError,
     VersionNotFoundError,
+    locating,
 )
 from delta_maintenance.protocol.delta_log.file_names import version_prefix
 from delta_maintenance.protocol.delta_log.last_checkpoint import LastCheckpointHint
@@ -136,13 +137,11 @@ class Table:
         """
         if version is not None and timestamp is not None:
             raise InvalidRequestError("give a version or a timestamp, not both")
-        try:
+        with locating(table=self.uri):
             if timestamp is not None:
                 instant = millis_of(timestamp)
                 version = _relisting(lambda: version_at(self.store, instant, self._in_commit_times))
             return self._snapshot(version)
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=self.uri) from error.__cause__
 
     def snapshot_without(self, checkpoint: str, *, version: int) -> Snapshot:
         """Opens a version without the checkpoint whose first file has this name.
@@ -213,19 +212,15 @@ class Table:
             raise InvalidRequestError(
                 f"{limit} is not a number of commits", remedy="give 0 or more"
             )
-        try:
+        with locating(table=self.uri):
             return _relisting(
                 lambda: commit_history(self.store, self._in_commit_times, limit=limit)
             )
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=self.uri) from error.__cause__
 
     def latest_version(self, *, known: int = 0) -> int:
         """Returns the newest version, by one listing that begins at the version `known`."""
-        try:
+        with locating(table=self.uri):
             return self._segment(None, known, frozenset()).version
-        except DeltaMaintenanceError as error:
-            raise error.locate(table=self.uri) from error.__cause__
 
     def _snapshot(
         self,
@@ -388,13 +383,11 @@ class Table:
             repeated_actions=frozenset(replay.repeated),
             unknown_actions=frozenset(unknown),
         )
-        try:
+        with locating(version=segment.version, file=LOG_DIRECTORY):
             check_protocol(state.protocol)
             require_supported(
                 state.protocol, Operation.READ, table=self.uri, version=segment.version
             )
-        except DeltaMaintenanceError as error:
-            raise error.locate(version=segment.version, file=LOG_DIRECTORY) from None
         asks = isinstance(self.store, ManagedStore)
         managed = supports(state.protocol, "catalogManaged") and not asks
         if managed and _UNASKED_CATALOG not in warnings:
