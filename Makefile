@@ -92,6 +92,10 @@ conformance: venv ## Write docs/conformance.md anew from the marks on the tests
 bench: venv ## The benchmark: every figure a ratio against a peer in the same run
 	@$(WITH_JAVA) $(PY) -m benchmarks.run
 
+.PHONY: log-store
+log-store: venv ## Build the jar with the log store for Delta Spark from its source
+	$(WITH_JAVA) $(PY) tools/log_store.py
+
 .PHONY: constraints
 constraints: python ## Resolve the newest versions that fit pyproject.toml into constraints.txt
 	$(PYTHON) tools/constraints.py > constraints.new

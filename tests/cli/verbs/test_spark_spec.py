@@ -14,6 +14,7 @@ import yaml
 from delta_maintenance.cli.verbs import spark_spec
 from delta_maintenance.submission.exporters import EXPORTERS
 from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
+from delta_maintenance.submission.log_store import JAR
 
 WORDS = (
     *("spark-spec", "vacuum", "s3://lake/events"),
@@ -101,3 +102,12 @@ def test_both_files_of_a_job_are_put_into_a_folder(cli: Any, tmp_path: Path) -> 
     assert "delta_maintenance/spark/job.py" in zipfile.ZipFile(library).namelist()
     again = cli("spark-stage", str(tmp_path))
     assert again.out.splitlines() == [told["application"], library]
+
+
+def test_the_log_store_is_written_with_its_settings(cli: Any, tmp_path: Path) -> None:
+    settings = cli("spark-stage", f"{tmp_path}/", "--log-store", "--json").document
+    assert Path(settings["spark.jars"]).read_bytes() == JAR.read_bytes()
+    name = settings["spark.delta.logStore.s3a.impl"]
+    assert f"{name.replace('.', '/')}.class" in zipfile.ZipFile(JAR).namelist()
+    lines = cli("spark-stage", str(tmp_path), "--log-store").out.splitlines()
+    assert [line.split(" ") for line in lines] == [list(item) for item in settings.items()]

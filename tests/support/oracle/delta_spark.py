@@ -31,9 +31,12 @@ BROUGHT_BY_SPARK = (
     "com.fasterxml.jackson.core",
     "com.fasterxml.jackson.datatype",
     "com.github.luben",
+    "commons-codec",
     "commons-logging",
     "io.airlift",
+    "io.netty",
     "org.apache.hadoop",
+    "org.apache.httpcomponents",
     "org.apache.logging.log4j",
     "org.apache.parquet",
     "org.roaringbitmap",
@@ -92,17 +95,22 @@ class DeltaSpark:
     """A running Delta Spark. `close` ends its JVM."""
 
     def __init__(
-        self, *, jars: Path, scratch: Path, settings: Mapping[str, str] | None = None
+        self,
+        *,
+        jars: Path,
+        scratch: Path,
+        settings: Mapping[str, str] | None = None,
+        packages: Sequence[str] = (),
     ) -> None:
         """Starts Spark, with its jars in `jars`, and its log and warehouse in `scratch`.
 
-        `settings` come on top of `SETTINGS`. Raises `OracleUnavailable` if the jars cannot be
-        downloaded.
+        `settings` come on top of `SETTINGS`, and `packages` beside Delta Spark. Raises
+        `OracleUnavailable` if the jars cannot be downloaded.
         """
         log = scratch / "spark.log"
         conf = SparkConf(loadDefaults=False)
         conf.setAll(list({**SETTINGS, **(settings or {})}.items()))
-        conf.set("spark.jars.packages", DELTA_SPARK)
+        conf.set("spark.jars.packages", ",".join((DELTA_SPARK, *packages)))
         conf.set("spark.jars.excludes", ",".join(f"{group}:*" for group in BROUGHT_BY_SPARK))
         conf.set("spark.jars.ivy", str(jars))
         conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))

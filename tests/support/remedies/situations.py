@@ -305,14 +305,17 @@ def _s3_table(stage: Stage) -> tuple[S3Server, Table]:
     return server, Table(store)
 
 
-def _s3_writers(stage: Stage) -> Scene:
-    _, table = _s3_table(stage)
-    writers: list[Any] = [None]
+def _s3_writers(before: str | None, after: str) -> Callable[[Stage], Scene]:
+    def begin(stage: Stage) -> Scene:
+        _, table = _s3_table(stage)
+        writers: list[Any] = [before]
 
-    def mend() -> None:
-        writers[0] = "none"
+        def mend() -> None:
+            writers[0] = after
 
-    return lambda: _set_property(table, other_writers=writers[0]), mend
+        return lambda: _set_property(table, other_writers=writers[0]), mend
+
+    return begin
 
 
 def _s3_dynamo(stage: Stage) -> Scene:
@@ -459,7 +462,12 @@ SITUATIONS: Mapping[str, Situation] = {
     "unspecified-writers": Situation(
         "the other writers of this table on S3 are not specified",
         "other_writers is given",
-        _s3_writers,
+        _s3_writers(None, "none"),
+    ),
+    "spark-on-s3": Situation(
+        "Delta Spark overwrites commits on S3",
+        "Delta Spark has the log store, as in tests/oracle/log_store, and other_writers says so",
+        _s3_writers("spark", "conditional_put"),
     ),
     "dynamodb": Situation(
         "commits of this table go through DynamoDB",

@@ -7,11 +7,9 @@ from PySpark, which has the same version.
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import io
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -25,11 +23,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from delta_maintenance.storage.hdfs.store import HdfsStore
+from tests.support.servers.maven import SPARK_JARS, JarUnavailable, java_command, maven_jar
 from tests.support.servers.ports import free_port
 
-_SPARK = importlib.util.find_spec("pyspark")
-# Located without importing it, because every test session imports this module.
-SPARK_JARS = Path(_SPARK.origin if _SPARK and _SPARK.origin else "pyspark").parent / "jars"
 PATIENCE_SECONDS = 180
 # Short-lived processes: compiling costs more than it saves.
 QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m")
@@ -98,7 +94,7 @@ class HdfsCluster:
         self, tool: str, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
         """Runs a tool of HDFS to its end."""
-        java = [_java(), *QUICK_START, *self.java_options, "-cp", self._server_path]
+        java = [java_command(), *QUICK_START, *self.java_options, "-cp", self._server_path]
         subprocess.run(
             [*java, f"{_TOOLS}.{tool}", *arguments],
             env={**os.environ, **(environment or {})},
@@ -234,7 +230,7 @@ class HdfsCluster:
         self, name: str, kind: str, *arguments: str, properties: dict[str, object] | None = None
     ) -> subprocess.Popen[bytes]:
         given = [f"-D{key}={value}" for key, value in (properties or {}).items()]
-        java = [_java(), *QUICK_START, *self.java_options, "-cp", self._server_path]
+        java = [java_command(), *QUICK_START, *self.java_options, "-cp", self._server_path]
         command = [*_ending_with_this_process(), *java, f"{_SERVERS}.{kind}"]
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
@@ -264,27 +260,10 @@ def mini_cluster_jars(jars: Path) -> list[Path]:
     version = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
     is_old = [int(part) for part in version.split(".")[:2]] < [3, 5]
     wanted = (f"{_SERVERS_JAR}:{version}", *(_OF_OLD_JAVA if is_old else ()))
-    return [_fetched(jars, coordinates) for coordinates in wanted]
-
-
-def _fetched(jars: Path, coordinates: str) -> Path:
-    group, artifact, version = coordinates.split(":")
-    jar = jars / f"{artifact}-{version}.jar"
-    if not jar.exists():
-        ivy = next(SPARK_JARS.glob("ivy-*.jar"))
-        done = subprocess.run(
-            [
-                *(_java(), "-jar", str(ivy), "-notransitive", "-types", "jar"),
-                *("-dependency", group, artifact, version, "-cache", str(jars / "cache")),
-                *("-retrieve", str(jars / "[artifact]-[revision].[ext]")),
-            ],
-            capture_output=True,
-            text=True,
-        )
-        if not jar.exists():
-            said = re.findall(r"(?:unresolved dependency|download failed)[^\n]*", done.stdout)
-            raise ClusterUnavailable(f"its jar cannot be fetched: {''.join(said[:1])}")
-    return jar
+    try:
+        return [maven_jar(jars, coordinates) for coordinates in wanted]
+    except JarUnavailable as error:
+        raise ClusterUnavailable(str(error)) from error
 
 
 @contextmanager
@@ -320,11 +299,6 @@ def _ending_with_this_process() -> list[str]:
     """Returns a prefix for a command that also ends it if this process is killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else "java"
 
 
 def _write(file: Path, properties: dict[str, object]) -> None:

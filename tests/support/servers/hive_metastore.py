@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.servers.endings import end_process
-from tests.support.servers.hdfs_cluster import SPARK_JARS
+from tests.support.servers.maven import SPARK_JARS
 from tests.support.servers.ports import free_port
 
 _PATIENCE_SECONDS = 180

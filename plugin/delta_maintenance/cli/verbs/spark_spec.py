@@ -39,7 +39,8 @@ docs/spark.md documents the specification of a job for other platforms."""
 
 _STAGE = """\
 Write the two files of a job, job.py and this library as a ZIP file, to a folder that a cluster can
-read, and print their addresses for spark-spec and spark-submit."""
+read, and print their addresses for spark-spec and spark-submit. With --log-store, write the jar of
+the log store for Delta Spark on S3 instead, and print its settings for spark-defaults.conf."""
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -57,6 +58,11 @@ def add_parser(verbs: Verbs) -> None:
         "table",
         metavar="FOLDER",
         help="path or URI of the folder: a local path, file:, s3:, gs:, abfss: or az:",
+    )
+    stage.add_argument(
+        "--log-store",
+        action="store_true",
+        help="write the log store for Delta Spark, whose commits on S3 overwrite no other",
     )
     stage.set_defaults(run=_run_stage)
 
@@ -202,19 +208,29 @@ def _run_stage(arguments: argparse.Namespace) -> None:
     from delta_maintenance import __version__
     from delta_maintenance.storage import open_store
     from delta_maintenance.submission.job_spec import APPLICATION
+    from delta_maintenance.submission.log_store import JAR, SETTINGS
     from delta_maintenance.submission.spark_submit import library_zip
 
-    files = {
-        "job.py": APPLICATION.read_bytes(),
-        f"delta_maintenance-{__version__}.zip": library_zip(),
-    }
+    if arguments.log_store:
+        files = {JAR.name: JAR.read_bytes()}
+    else:
+        files = {
+            "job.py": APPLICATION.read_bytes(),
+            f"delta_maintenance-{__version__}.zip": library_zip(),
+        }
     store = open_store(arguments.table, dict(arguments.storage_options) or None)
     try:
         for name, data in files.items():
             store.put(name, data)
     finally:
         store.close()
-    application, library = (str(store.address.join(name)) for name in files)
+    addresses = [str(store.address.join(name)) for name in files]
+    if arguments.log_store:
+        settings = {"spark.jars": addresses[0], **SETTINGS}
+        lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+        print_json(settings) if arguments.json else sys.stdout.write(lines)
+        return
+    application, library = addresses
     if arguments.json:
         print_json({"application": application, "py_files": [library]})
     else:

@@ -86,7 +86,8 @@ def _require_declared_writers(table: str, other_writers: OtherWriters | None) ->
     if other_writers == "spark":
         raise RefusedError(
             "Delta Spark overwrites commits on S3 that were put while it was committing",
-            remedy="commit through a Spark job with the log store of that table",
+            remedy="give Delta Spark the log store of spark-stage --log-store and set "
+            "other_writers to conditional_put, or make the change in Spark",
         )
     raise RefusedError(
         "the other writers of this table on S3 are not specified",

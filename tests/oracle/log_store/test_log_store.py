@@ -1,0 +1,215 @@
+"""Delta Spark with our log store on S3, behind a proxy that logs, loses answers and interferes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from delta_maintenance import DeltaTable
+from delta_maintenance.submission.log_store import MARK
+from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.oracle.delta_spark import DeltaSpark
+
+ROOT = Path(__file__).parents[3]
+NO_CHANGE = {"delta.appendOnly": "false"}
+ONE_ROW = "SELECT CAST({0} AS LONG) AS id"
+
+
+@dataclass(slots=True)
+class Proxy:
+    """Logs what is written to the log of a table, and lets a test act on each request."""
+
+    server: S3Server
+    headers: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+    """File name, condition and mark of each write."""
+    act: Callable[[Application, Environ, StartResponse], Iterable[bytes]] | None = None
+    """Answers the next put of a commit in place of the server."""
+
+    def __call__(self, application: Application) -> Application:
+        def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+            folder, _, name = environ["PATH_INFO"].rpartition("/")
+            method, query = environ["REQUEST_METHOD"], environ["QUERY_STRING"]
+            # Of an object in parts, the request that publishes it.
+            publishes = not query if method == "PUT" else method == "POST" and "uploadId" in query
+            if publishes and folder.endswith("_delta_log"):
+                condition = environ.get("HTTP_IF_NONE_MATCH")
+                mark = environ.get("HTTP_X_AMZ_META_" + MARK[0].upper().replace("-", "_"))
+                self.headers.append((name, condition, mark))
+                if self.act is not None and name[:20].isdigit() and name.endswith(".json"):
+                    act, self.act = self.act, None
+                    return act(application, environ, start_response)
+            return application(environ, start_response)
+
+        return answer
+
+    def commits(self) -> list[tuple[str | None, str | None]]:
+        """Condition and mark of each put of a commit."""
+        return [kind for name, *kind in self.headers if name[:20].isdigit() and ".json" in name]
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server) -> Iterator[Proxy]:
+    proxy = Proxy(s3_server)
+    s3_server.intercept = proxy
+    yield proxy
+
+
+def append(spark: DeltaSpark, table: str, number: int) -> None:
+    spark.write(table, ONE_ROW.format(number))
+
+
+def ids(spark: DeltaSpark, table: str) -> list[int]:
+    spark.forget()
+    return [json.loads(row)["id"] for row in spark.rows(f"SELECT id FROM delta.`{table}`")]
+
+
+def versions(spark: DeltaSpark, table: str) -> list[int]:
+    return [commit["version"] for commit in spark.history(table)]
+
+
+def ignore(_: str, headers: object, exc_info: object = None) -> Callable[[bytes], object]:
+    return lambda _: None
+
+
+def no_answer(
+    application: Application, environ: Environ, start_response: StartResponse
+) -> Iterable[bytes]:
+    """Stores the object, and fails as a gateway does that has lost the answer."""
+    list(application(environ, ignore))
+    start_response("503 Slow Down", [("Content-Length", "0")])
+    return [b""]
+
+
+def not_stored(
+    application: Application, environ: Environ, start_response: StartResponse
+) -> Iterable[bytes]:
+    environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+    start_response("500 Internal Server Error", [("Content-Length", "0")])
+    return [b""]
+
+
+def test_every_commit_has_the_condition_and_the_mark(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str
+) -> None:
+    for number in range(3):
+        append(delta_spark, f"s3a://{lake}", number)
+    assert proxy.commits() == [["*", MARK[1]]] * 3
+    assert ids(delta_spark, f"s3a://{lake}") == [0, 1, 2]
+    assert [name for name, *_ in proxy.headers if name.endswith(".probe")]
+
+
+def test_without_the_log_store_no_commit_has_a_condition(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str
+) -> None:
+    """A release of Delta or Hadoop that changes this is noticed here."""
+    append(delta_spark, f"s3://{lake}", 0)
+    assert proxy.commits() == [[None, None]]
+
+
+@pytest.mark.parametrize("fault", [no_answer, not_stored])
+def test_a_lost_answer_is_settled(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, fault: Callable[..., Iterable[bytes]]
+) -> None:
+    append(delta_spark, f"s3a://{lake}", 0)
+    proxy.act = fault
+    append(delta_spark, f"s3a://{lake}", 1)
+    assert proxy.act is None
+    assert ids(delta_spark, f"s3a://{lake}") == [0, 1]
+    assert versions(delta_spark, f"s3a://{lake}") == [1, 0]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_commit_of_another_writer_is_a_conflict_and_never_overwritten(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server, answered: bool
+) -> None:
+    """Ours comes between the existence check and the put of Delta Spark."""
+    append(delta_spark, f"s3a://{lake}", 0)
+
+    def commit_first(
+        application: Application, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        table = DeltaTable(f"s3://{lake}", storage_options=s3_server.storage_options)
+        table.set_properties(properties=NO_CHANGE, other_writers="conditional_put")
+        if not answered:
+            return no_answer(application, environ, start_response)
+        return application(environ, start_response)
+
+    proxy.act = commit_first
+    with pytest.raises(Py4JJavaError, match="MetadataChanged"):
+        append(delta_spark, f"s3a://{lake}", 1)
+    append(delta_spark, f"s3a://{lake}", 2)
+    assert ids(delta_spark, f"s3a://{lake}") == [0, 2]
+    assert versions(delta_spark, f"s3a://{lake}") == [2, 1, 0]
+
+
+def test_without_the_log_store_the_same_race_loses_a_commit(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server
+) -> None:
+    append(delta_spark, f"s3://{lake}", 0)
+    table = DeltaTable(f"s3://{lake}", storage_options=s3_server.storage_options)
+
+    def commit_first(
+        application: Application, environ: Environ, start_response: StartResponse
+    ) -> Iterable[bytes]:
+        table.set_properties(properties=NO_CHANGE, other_writers="conditional_put")
+        return application(environ, start_response)
+
+    proxy.act = commit_first
+    append(delta_spark, f"s3://{lake}", 1)
+    assert versions(delta_spark, f"s3://{lake}") == [1, 0]
+    assert [entry.operation for entry in table.history()] == ["WRITE", "WRITE"]
+
+
+def test_a_store_that_ignores_the_condition_is_refused(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server
+) -> None:
+    def without_conditions(application: Application) -> Application:
+        def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+            return application(environ, start_response)
+
+        return answer
+
+    s3_server.intercept = without_conditions
+    with pytest.raises(Py4JJavaError, match="ignores If-None-Match"):
+        append(delta_spark, f"s3a://{lake}", 0)
+    s3_server.intercept = proxy
+    assert not any("00000.json" in request for request in s3_server.requests if "PUT" in request)
+
+
+def test_a_commit_in_parts_has_the_condition(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server
+) -> None:
+    """The comment of a column makes the commit larger than a part of 5 MB."""
+    append(delta_spark, f"s3a://{lake}", 0)
+    comment = f"ALTER TABLE delta.`s3a://{lake}` CHANGE COLUMN id COMMENT '{'x' * 6_000_000}'"
+    proxy.act = no_answer
+    delta_spark.sql(comment)
+    assert any("00001.json?uploadId" in line for line in s3_server.requests)
+    assert [condition for condition, _ in proxy.commits()[1:]] == ["*"] * len(proxy.commits()[1:])
+    assert versions(delta_spark, f"s3a://{lake}") == [1, 0]
+
+
+def test_checkpoints_and_hints_are_replaced_as_before(
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str
+) -> None:
+    for number in range(2):
+        append(delta_spark, f"s3a://{lake}", number)
+        delta_spark.checkpoint(f"s3a://{lake}")
+    hints = [condition for name, condition, _ in proxy.headers if name == "_last_checkpoint"]
+    assert hints == [None, None]
+    assert ids(delta_spark, f"s3a://{lake}") == [0, 1]
+
+
+@pytest.mark.usefixtures("delta_spark")
+def test_the_jar_is_what_the_source_gives() -> None:
+    """Where Maven is available."""
+    command = [sys.executable, "tools/log_store.py", "--check"]
+    subprocess.run(command, cwd=ROOT, check=True)
