@@ -69,7 +69,7 @@ class Referenced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class FailedPart:
     """A part of the search that failed."""
 
     where: str
@@ -89,7 +89,7 @@ class Orphans:
     """The number of tables below the folders that a catalog or the policy names."""
     excluded: int
     """The number of tables below the folders that a pattern of the policy excludes."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailedPart, ...] = ()
     """Parts of the search that failed: a catalog, a pattern, a folder, or a table whose references
     are not known. Tables of these parts can be among the orphans."""
 
@@ -114,11 +114,11 @@ def find_orphans(
     written.
     """
     discovery = discover(_asking_for_everything(policy), storage_options=storage_options)
-    failures = [Failure(where=pattern.pattern, error=pattern.error) for pattern in discovery.unread]
+    failures = [FailedPart(where=part.pattern, error=part.error) for part in discovery.unread]
     # A caller without rights gets an empty list, and every table would seem to be an orphan.
     no_rights = CatalogError("the catalog lists no table", remedy="grant the right to list tables")
     failures += (
-        Failure(where=f"catalogs.{key}", error=no_rights)
+        FailedPart(where=f"catalogs.{key}", error=no_rights)
         for key in policy.catalogs
         if f"{key}.**" in discovery.empty
     )
@@ -130,7 +130,7 @@ def find_orphans(
         try:
             paths = _tables_below(folder, options())
         except Exception as error:
-            failures.append(Failure(where=folder, error=failure_of(error, where=folder)))
+            failures.append(FailedPart(where=folder, error=failure_of(error, where=folder)))
             continue
         for path in paths:
             uri = str(Address.parse(folder).join(path)) if path else folder
@@ -229,7 +229,7 @@ def _references(
     storage_options: OptionsAt,
     *,
     now: datetime,
-) -> tuple[dict[str, set[str]], list[Failure]]:
+) -> tuple[dict[str, set[str]], list[FailedPart]]:
     """Returns the roots that contain files of other tables, with the names of these tables."""
     at = {location_of_root(root).decode(errors="replace"): root for root in roots}
 
@@ -256,7 +256,7 @@ def _references(
     with ThreadPoolExecutor(_PARALLEL) as pool:
         for name, used in pool.map(look, tables):
             if isinstance(used, DeltaMaintenanceError):
-                failures.append(Failure(where=name, error=used))
+                failures.append(FailedPart(where=name, error=used))
                 continue
             for root in used:
                 by.setdefault(root, set()).add(name)

@@ -29,7 +29,7 @@ from delta_maintenance.operations.rewriting.sources import source_files
 from delta_maintenance.protocol.schema.types import DeltaType
 from delta_maintenance.protocol.statistics.as_json import num_records
 from delta_maintenance.table.commit.beside_writers import delete_uncommitted
-from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, Refusal
+from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, RefusedSource
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -302,5 +302,5 @@ def _depths(clustered: ClusteredOutcome | None) -> dict[str, Any]:
     }
 
 
-def _refused(refusal: Refusal) -> RefusedFile:
+def _refused(refusal: RefusedSource) -> RefusedFile:
     return RefusedFile(path=refusal.source.path, problem=refusal.problem, damaged=refusal.damaged)

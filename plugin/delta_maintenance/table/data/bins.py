@@ -168,7 +168,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedSource:
     """A source that cannot be rewritten, and the reason."""
 
     source: SourceFile
@@ -207,7 +207,7 @@ class RewrittenBin:
     """One run per source; empty if the rows have another order than in the sources."""
     sums: RowsSum
     """The digest of the live rows, which is the same for the sources and the new files."""
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[RefusedSource, ...] = ()
     copied: bool = False
     """Whether row groups were copied. Then the proof compared their bytes, and `sums` contains only
     the number of rows.

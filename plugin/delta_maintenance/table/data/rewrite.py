@@ -29,7 +29,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.bins import (
     Bin,
-    Refusal,
+    RefusedSource,
     RewriteSpec,
     RewrittenBin,
     RowsDigest,
@@ -73,7 +73,7 @@ def rewrite_bin(
     neither outputs nor runs. Raises `VerificationError` if the new files do not contain the rows of
     the sources, and `StorageError`.
     """
-    refused: list[Refusal] = []
+    refused: list[RefusedSource] = []
     while True:
         if not file_bin.sources or (refused and not _still_worth(file_bin)):
             nothing = replace(file_bin, sources=(), reasons=())
@@ -103,7 +103,7 @@ def rewrite_bin(
             continue
         except SourceError as error:
             source = file_bin.sources[error.source]
-            refusal = Refusal(source=source, problem=error.problem, damaged=error.damaged)
+            refusal = RefusedSource(source=source, problem=error.problem, damaged=error.damaged)
             refused.append(refusal)
             file_bin = _without(file_bin, error.source)
             continue

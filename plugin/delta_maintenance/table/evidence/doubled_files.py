@@ -125,7 +125,7 @@ def _batches(snapshot: Snapshot) -> Iterator[TailBatch]:
     if any(entry.file.end_version is not None for entry in tail.entries):
         # A log compaction omits what its own commits undo.
         tail = LogTail(log.store, log.segment.commits)
-    yield from log.located(tail.batches(keys=keys, fields=_FIELDS))
+    yield from log.locate_errors(tail.batches(keys=keys, fields=_FIELDS))
     if log.segment.base_version < 0:
         return
     try:

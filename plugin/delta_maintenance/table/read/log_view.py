@@ -199,7 +199,7 @@ class LogView:
             batches = self.tail.batches(keys=self.map_keys(), fields=read_fields)
             yield from active_in_tail(batches, replay)
 
-        return self.located(active_actions())
+        return self.locate_errors(active_actions())
 
     def scan_checkpoint(
         self,
@@ -237,7 +237,7 @@ class LogView:
             if watch is not None and (problem := watch.problem()) is not None:
                 self._contradict(f"{checkpoint.files.name} {problem}")
 
-        return self.located(active_actions())
+        return self.locate_errors(active_actions())
 
     @read_once
     def named_in_tail(self) -> NamedFiles:
@@ -250,7 +250,7 @@ class LogView:
         paths: list[pa.StringArray] = []
         first_actions = FirstActions()
         batches = first_actions.watching(tail.batches(keys=self.map_keys(), fields=fields))
-        for batch in self.located(active_in_tail(batches, FileReplay())):
+        for batch in self.locate_errors(active_in_tail(batches, FileReplay())):
             adds += batch.adds.num_rows
             tombstones += batch.tombstones.num_rows
             paths += [*batch.adds["path"].chunks, *batch.tombstones["path"].chunks]
@@ -279,7 +279,7 @@ class LogView:
         self.evidence = Evidence(problem=problem)
         raise contradiction_error(problem)
 
-    def located(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def locate_errors(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yields the batches, and lets errors name the table, the version and the file."""
         try:
             yield from batches

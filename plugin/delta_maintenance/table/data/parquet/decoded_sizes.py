@@ -23,8 +23,8 @@ from delta_maintenance.table.data.parquet.pages import (
     DELTA_BYTE_ARRAY,
     SMALL_ENTRY,
     MalformedPageError,
-    Page,
     PageBytes,
+    StoredPage,
     longest_entry,
     most_of_entry,
     pages_of,
@@ -210,7 +210,7 @@ class _Sums:
         self._first, self._last = array("q"), array("q")
         self._total, self._most = array("d"), array("d")
 
-    def add(self, chunk: PageBytes, page: Page) -> None:
+    def add(self, chunk: PageBytes, page: StoredPage) -> None:
         codec = self._leaf.chunk.compression
         self._page = max(self._page, page.size, page.stored)
         if page.is_dictionary:
@@ -251,7 +251,7 @@ class _Sums:
         )
 
     def _open_page(
-        self, chunk: PageBytes, page: Page, codec: str
+        self, chunk: PageBytes, page: StoredPage, codec: str
     ) -> tuple[memoryview | None, memoryview | None]:
         """Returns the repetition levels and the values of a page, as far as they are needed."""
         texts = self._width is None and not page.refers_to_dictionary
@@ -274,7 +274,7 @@ class _Sums:
             body = body[4 + size :] if max_level else body
         return (levels[0], body) if page.has_rle_levels else (None, None)
 
-    def _sizes(self, page: Page, values: memoryview | None) -> tuple[float, float]:
+    def _sizes(self, page: StoredPage, values: memoryview | None) -> tuple[float, float]:
         """Returns the maximum size of the values of a page and of one value in bytes."""
         count = page.values
         if self._width is not None:
@@ -300,7 +300,9 @@ class _Sums:
         self._expected += (total if shared else page.size) + count * _OVERHEAD
         return total + count * _OVERHEAD, longest + _OVERHEAD
 
-    def _count(self, page: Page, levels: memoryview | None, total: float, largest: float) -> None:
+    def _count(
+        self, page: StoredPage, levels: memoryview | None, total: float, largest: float
+    ) -> None:
         begun, longest, first_row = page.values, 1, self._row
         if self._repeats:
             longest = page.values

@@ -77,7 +77,7 @@ class MalformedPageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class StoredPage:
     """A page according to its header."""
 
     header: dict[int, object]
@@ -130,7 +130,7 @@ class PageBytes(Protocol):
     def __getitem__(self, at: slice, /) -> bytes | memoryview: ...
 
 
-def pages_of(chunk: PageBytes, *, values: int) -> Iterator[Page]:
+def pages_of(chunk: PageBytes, *, values: int) -> Iterator[StoredPage]:
     """Yields the pages of a chunk with this number of values, from their headers only.
 
     `MalformedPageError` for invalid or truncated headers.
@@ -152,7 +152,7 @@ def pages_of(chunk: PageBytes, *, values: int) -> Iterator[Page]:
             if sum(levels) > min(size, stored):
                 raise MalformedPageError("the levels of a page are longer than the page")
         values_before += 0 if kind == _DICTIONARY_PAGE else count
-        yield Page(
+        yield StoredPage(
             header=header,
             is_dictionary=kind == _DICTIONARY_PAGE,
             encoding=encoding,
@@ -198,12 +198,12 @@ def read_pages(
     return chunk_pages
 
 
-def most_of_entry(page: Page) -> int:
+def most_of_entry(page: StoredPage) -> int:
     """Returns an upper bound of the size of a text of such a page, from its header only."""
     return max(page.size - 4 * page.values, 0)
 
 
-def longest_entry(chunk: PageBytes, page: Page, codec: str) -> int:
+def longest_entry(chunk: PageBytes, page: StoredPage, codec: str) -> int:
     """Returns the size of the longest text of a page with the encoding PLAIN and without levels,
     or an upper bound that is cheaper to determine.
 
