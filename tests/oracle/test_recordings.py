@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.oracle.delta_spark import DeltaSpark
-from tests.support.oracle.recordings import AnsweredError, Mode, RecordedSpark, Recording
+from tests.support.oracle.delta_spark_tables import RECIPES
+from tests.support.oracle.recordings import FOLDER, AnsweredError, Mode, RecordedSpark, Recording
 
 INSERT = "INSERT INTO delta.`{}` VALUES (1)"
 QUERY = "SELECT * FROM delta.`{}`"
@@ -125,3 +126,13 @@ def test_the_file_time_in_our_commits_has_no_influence(tmp_path: Path) -> None:
 def test_statements_of_the_session_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="leave the session"):
         spark(tmp_path / "none", tmp_path, "live").sql("SET name = value")
+
+
+def test_each_recording_is_of_a_marked_module_and_all_are_small() -> None:
+    folder = Path(__file__).parent
+    recordings = {path for path in FOLDER.rglob("*.json.xz")}
+    for recording in recordings - set((FOLDER / "tables").iterdir()):
+        module = folder / recording.relative_to(FOLDER).with_suffix("").with_suffix(".py")
+        assert "pytest.mark.recorded" in module.read_text(), recording
+    assert {path.name.partition(".")[0] for path in (FOLDER / "tables").iterdir()} <= set(RECIPES)
+    assert sum(path.stat().st_size for path in recordings) < 1_200_000

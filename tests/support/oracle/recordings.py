@@ -74,14 +74,37 @@ class Recording:
         """Reads a recording; empty without a file."""
         if not file.exists():
             return cls(file)
-        return cls(file, **json.loads(lzma.decompress(file.read_bytes())))
+        content = json.loads(lzma.decompress(file.read_bytes()))
+        texts = content["texts"]
+        for answer in content["answers"].values():
+            if "answer" in answer:
+                answer["answer"] = texts[answer["answer"]]
+            for change in answer["changes"]:
+                change["wrote"] = {
+                    name: (time, texts[number]) for name, (time, number) in change["wrote"].items()
+                }
+        return cls(file, content["answers"], content["instants"])
 
     def write(self) -> None:
-        """Writes the recording."""
+        """Writes the recording, with each text once."""
+        numbers: dict[str, int] = {}
+
+        def number_of(text: str) -> int:
+            return numbers.setdefault(text, len(numbers))
+
+        answers = {}
+        for key, answer in sorted(self.answers.items()):
+            answers[key] = {**answer, "changes": []}
+            if "answer" in answer:
+                answers[key]["answer"] = number_of(answer["answer"])
+            for change in answer["changes"]:
+                written = sorted(change["wrote"].items())
+                wrote = {name: (time, number_of(text)) for name, (time, text) in written}
+                answers[key]["changes"].append({**change, "wrote": wrote})
+        content = {"answers": answers, "instants": self.instants, "texts": list(numbers)}
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        content = {"answers": self.answers, "instants": self.instants}
-        text = json.dumps(content, ensure_ascii=False, sort_keys=True)
-        self.file.write_bytes(lzma.compress(text.encode(), preset=6))
+        compressed = lzma.compress(json.dumps(content, ensure_ascii=False).encode(), preset=6)
+        self.file.write_bytes(compressed)
 
 
 @dataclass
@@ -359,7 +382,7 @@ def _changes(
 ) -> dict[str, Any]:
     return {
         "wrote": {
-            name: [time, content.decode("latin-1")]
+            name: (time, content.decode("latin-1"))
             for name, (time, content) in after.items()
             if before.get(name) != (time, content)
         },
