@@ -132,10 +132,14 @@ def pytest_terminal_summary(
             f"WARNING: every test against Delta Spark was skipped: {reason}", yellow=True, bold=True
         )
     counts: Counter[str] = Counter()
+    missing: set[str] = set()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) == "teardown":
-                counts.update(dict(report.user_properties).get("delta-spark", {}))
+                counted = dict(report.user_properties).get("delta-spark", {})
+                counts.update(counted)
+                if counted.get("missing"):
+                    missing.add(report.nodeid)
     if counts:
         terminalreporter.write_line(
             f"Delta Spark: {counts['answered']} recorded answers were used, "
@@ -144,6 +148,6 @@ def pytest_terminal_summary(
     if counts["missing"]:
         terminalreporter.write_line(
             f"WARNING: {counts['missing']} questions have no recorded answer, and were asked: "
-            "record them with --oracle=record",
+            f"record them with --oracle=record: {', '.join(sorted(missing))}",
             yellow=True,
         )

@@ -149,19 +149,26 @@ def test_delta_spark_makes_the_same_change(
 @pytest.mark.conformance("FEAT-05")
 @pytest.mark.parametrize("features", FEATURES, ids=lambda features: features[0])
 def test_delta_spark_reads_and_writes_with_every_feature(
-    recorded_spark: RecordedSpark, legacy: Path, tmp_path: Path, features: tuple[str, ...]
+    recorded_spark: RecordedSpark,
+    request: pytest.FixtureRequest,
+    legacy: Path,
+    tmp_path: Path,
+    features: tuple[str, ...],
 ) -> None:
+    # In-commit timestamps follow from the times of our files, which differ each time.
+    is_timed = features == ("inCommitTimestamp",)
+    spark = request.getfixturevalue("delta_spark") if is_timed else recorded_spark
     path = copy(legacy, tmp_path / "table")
     upgrade_ours(path, *features)
     if features != ("rowTracking",):
         for name in PROPERTIES.keys() & {*features}:
             set_ours(path, PROPERTIES[name])
-    recorded_spark.forget()
-    recorded_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
-    assert ids(recorded_spark, path) == [1, 2, 3]
+    spark.forget()
+    spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
+    assert ids(spark, path) == [1, 2, 3]
     if features == ("deletionVectors",):
-        recorded_spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
-        assert ids(recorded_spark, path) == [2, 3]
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 1")
+        assert ids(spark, path) == [2, 3]
 
 
 @pytest.mark.conformance("CM-03", "CM-07")
@@ -247,15 +254,15 @@ def test_delta_spark_makes_the_same_of_iceberg_compatibility_and_writes_in_its_f
 
 @pytest.mark.conformance("ICT-02", "ICT-03", "ICT-04", "TXN-10")
 def test_delta_spark_uses_our_in_commit_timestamps(
-    recorded_spark: RecordedSpark, legacy: Path, tmp_path: Path
+    delta_spark: DeltaSpark, legacy: Path, tmp_path: Path
 ) -> None:
     path = copy(legacy, tmp_path / "timed")
     set_ours(path, PROPERTIES["inCommitTimestamp"])
     set_ours(path, {"delta.checkpointInterval": "20"})
-    recorded_spark.forget()
-    recorded_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
+    delta_spark.forget()
+    delta_spark.sql(f"INSERT INTO delta.`{path}` {row(3, 'a')}")
     ours = {entry.version: entry.timestamp_ms for entry in open_table(str(path)).history()}
-    theirs = recorded_spark.history(path)
+    theirs = delta_spark.history(path)
     assert {entry["version"]: entry["ms"] for entry in theirs} == ours
     assert [entry["operation"] for entry in theirs[:2]] == ["WRITE", "SET TBLPROPERTIES"]
     assert sorted(ours.values(), key=lambda ms: ms or 0) == [ours[v] for v in sorted(ours)]
