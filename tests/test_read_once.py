@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from delta_maintenance.read_once import read_once
+from delta_maintenance.lazy import read_once
 
 
 class File:

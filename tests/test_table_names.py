@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from delta_maintenance import open_table, table_names
+from delta_maintenance import errors, open_table
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import (
@@ -16,9 +16,11 @@ from delta_maintenance.errors import (
     CorruptTableError,
     NotADeltaTableError,
     StorageError,
+    name_at,
+    remember_name,
+    table_text,
 )
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-from delta_maintenance.table_names import name_at, remember_name, table_text
 from delta_maintenance_dagster import DeltaMaintenanceComponent
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
@@ -29,7 +31,7 @@ ORDERS = "uc://prod.sales.orders"
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of other tests."""
-    monkeypatch.setattr(table_names, "_NAMES", type(table_names._NAMES)())
+    monkeypatch.setattr(errors, "_NAMES", type(errors._NAMES)())
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_an_error_of_a_table_that_was_opened_by_name(
         open_table(ORDERS).snapshot()
     assert str(raised.value).startswith(f"table {tmp_path}/orders ({ORDERS}): ")
     assert raised.value.table == f"{tmp_path}/orders"
-    table_names._NAMES.clear()
+    errors._NAMES.clear()
     # In another process.
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
     with pytest.raises(NotADeltaTableError) as raised:
@@ -65,7 +67,7 @@ def test_the_command_line_and_a_policy_name_both(
     lake = {"kind": "unity", "address": "https://lake", "catalog": "prod"}
     document = {"version": 1, "catalogs": {"lake": lake}, "tables": [{"catalog": "lake.**"}]}
     path.write_text(yaml.safe_dump(document))
-    table_names._NAMES.clear()
+    errors._NAMES.clear()
     assert main(["assess", str(path)]) == 5
     assert f"{tmp_path}/orders ({ORDERS})" in capsys.readouterr().err
 
@@ -97,7 +99,7 @@ def test_dagster_and_executors_of_spark_know_the_name() -> None:
 
 
 def test_names_are_bounded_and_so_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_names, "MOST", 3)
+    monkeypatch.setattr(errors, "MOST_NAMES", 3)
     for number in range(5):
         remember_name(f"s3://lake/{number}", f"uc://a.b.{number}")
     remember_name("s3://lake/2", "uc://a.b.again")

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         build_definitions,
         build_maintenance_schedule,
     )
-    from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_checks
+    from delta_maintenance_dagster.health_checks import HealthThresholds, build_health_checks
     from delta_maintenance_dagster.maintenance import MaintenanceConfig, build_maintenance_asset
     from delta_maintenance_dagster.resources import DeltaStorageResource
-    from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+    from delta_maintenance_dagster.spark_resource import DeltaSparkResource
     from delta_maintenance_dagster.tables import AssetAttributes, DeltaTable, Freshness
 
 __all__ = [
@@ -55,19 +55,19 @@ _MODULES = {
     "AssetAttributes": "tables",
     "CommitSensor": "commits",
     "DeltaMaintenanceComponent": "component",
-    "DeltaSparkResource": "spark.resource",
+    "DeltaSparkResource": "spark_resource",
     "DeltaStorageResource": "resources",
     "DeltaTable": "tables",
     "DeltaTableEntry": "component",
     "Execution": "definitions",
     "Freshness": "tables",
-    "HealthThresholds": "health.checks",
+    "HealthThresholds": "health_checks",
     "MaintenanceConfig": "maintenance",
     "Schedule": "component",
     "build_approval_job": "approvals",
     "build_commit_sensor": "commits",
     "build_definitions": "definitions",
-    "build_health_checks": "health.checks",
+    "build_health_checks": "health_checks",
     "build_maintenance_asset": "maintenance",
     "build_maintenance_schedule": "definitions",
 }

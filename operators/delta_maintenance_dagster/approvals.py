@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from pydantic import Field
 
-from delta_maintenance_dagster import memory
-from delta_maintenance_dagster.health import metadata
+from delta_maintenance_dagster import memory, metadata
 from delta_maintenance_dagster.maintenance import (
     RETRY_POLICY,
     StepSettings,

@@ -19,7 +19,7 @@ from dagster.components.utils.defs_state import (
 from pydantic import BaseModel, Field, PrivateAttr
 from typing_extensions import TypeAliasType
 
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, remember_name
 from delta_maintenance.policies.definition.catalogs import CatalogRule
 from delta_maintenance.policies.definition.policy import (
     Policy,
@@ -28,7 +28,6 @@ from delta_maintenance.policies.definition.policy import (
     load_policy,
 )
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.table_names import remember_name
 from delta_maintenance_dagster.commits import CommitSensor
 from delta_maintenance_dagster.definitions import (
     Execution,
@@ -36,10 +35,10 @@ from delta_maintenance_dagster.definitions import (
     build_maintenance_schedule,
 )
 from delta_maintenance_dagster.found_tables import FoundTables, find_tables, known, last_state
-from delta_maintenance_dagster.health.checks import HealthThresholds
+from delta_maintenance_dagster.health_checks import HealthThresholds
 from delta_maintenance_dagster.new_tables import NewTables
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import AssetAttributes, DeltaTable, asset_key_of
 
 

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from delta_maintenance_dagster.approvals import build_approval_job
 from delta_maintenance_dagster.commits import CommitSensor, build_commit_sensor, build_table_asset
-from delta_maintenance_dagster.health.checks import HealthThresholds, build_health_step
+from delta_maintenance_dagster.health_checks import HealthThresholds, build_health_step
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, build_maintenance_step
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.step_resources import Resources, SharedState
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
 

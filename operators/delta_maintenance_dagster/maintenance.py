@@ -17,9 +17,9 @@ from pydantic import Field
 
 from delta_maintenance import clock
 from delta_maintenance.operations.core import registry
-from delta_maintenance_dagster.health.checks import HealthThresholds
+from delta_maintenance_dagster.health_checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.step_resources import Context, Resources, SharedState
 from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
 from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable, with_keys

@@ -15,7 +15,7 @@ import dagster as dg
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:

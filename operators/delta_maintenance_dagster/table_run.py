@@ -15,11 +15,10 @@ import dagster as dg
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
-from delta_maintenance_dagster import memory
-from delta_maintenance_dagster.health import metadata
-from delta_maintenance_dagster.health.checks import HealthThresholds, judge
-from delta_maintenance_dagster.health.metadata import in_dagster
+from delta_maintenance_dagster import memory, metadata
+from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.leases import InstanceLease
+from delta_maintenance_dagster.metadata import in_dagster
 from delta_maintenance_dagster.step_resources import Context, Resources, SharedState
 from delta_maintenance_dagster.tables import DeltaTable
 

@@ -8,12 +8,13 @@ whether to try again.
 from __future__ import annotations
 
 import logging
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
 from delta_maintenance.redaction import redact, redact_address
-from delta_maintenance.table_names import name_at
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +26,13 @@ _MOST_QUOTED = 160
 _MOST_PROBLEM = 500
 _ENDS = 8192
 """The number of characters at each end of a long problem that are examined."""
+MOST_NAMES = 50_000
+"""The number of names of tables that are remembered: some 15 MB."""
+_NAMES: OrderedDict[str, str] = OrderedDict()
+"""The names that tables have in catalogs, by address. A table is opened by its name in one place
+and named by its address in a hundred, so errors and log lines look its name up.
+"""
+_NAMES_LOCK = threading.Lock()
 
 
 def shorten(text: str, most: int = MOST_BYTES) -> str:
@@ -301,3 +309,28 @@ def closest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | 
     by_case = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), by_case, n=1, cutoff=likeness)
     return by_case[found[0]] if found else None
+
+
+def remember_name(address: str, name: str) -> None:
+    """Remembers the name of the table at an address. The one that was remembered last applies."""
+    with _NAMES_LOCK:
+        _NAMES[_name_key(address)] = name
+        _NAMES.move_to_end(_name_key(address))
+        if len(_NAMES) > MOST_NAMES:
+            _NAMES.popitem(last=False)
+
+
+def name_at(address: str) -> str | None:
+    """Returns the name of the table at an address; None if it was not opened by a name."""
+    # Without the lock, because nothing else is known of most tables.
+    return _NAMES.get(_name_key(address)) if _NAMES else None
+
+
+def table_text(address: str) -> str:
+    """Returns an address with the name of its table, for people."""
+    name = name_at(address)
+    return address if name is None else f"{address} ({name})"
+
+
+def _name_key(address: str) -> str:
+    return address.removeprefix("file://").rstrip("/")

@@ -17,8 +17,8 @@ from delta_maintenance_airflow import assets
 from delta_maintenance_airflow.health_page.known_tables import KnownTables
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.hooks import catalogs as hooks
-from delta_maintenance_airflow.hooks.catalog_options import KINDS
 from delta_maintenance_airflow.hooks.delta import PolicyHook
+from delta_maintenance_airflow.hooks.storage_options import KINDS
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.provider_info import get_provider_info

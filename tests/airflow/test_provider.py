@@ -152,7 +152,6 @@ def test_a_dag_file_loads_nothing_heavy_that_airflow_does_not_load() -> None:
         "delta_maintenance.operations.position",
         "delta_maintenance.redaction",
         "delta_maintenance.store_options",
-        "delta_maintenance.table_names",
     }
 
 

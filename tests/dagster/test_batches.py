@@ -14,7 +14,7 @@ import pytest
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance_dagster import DeltaStorageResource
-from delta_maintenance_dagster.health.metadata import in_dagster
+from delta_maintenance_dagster.metadata import in_dagster
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 

@@ -14,7 +14,7 @@ from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance_dagster import DeltaTable, HealthThresholds
-from delta_maintenance_dagster.health.checks import check_specs, judge
+from delta_maintenance_dagster.health_checks import check_specs, judge
 from tests.support.tables.actions import add, deletion_vector, features, metadata, remove
 from tests.support.tables.table_builder import TableBuilder
 

@@ -14,8 +14,7 @@ from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.storage import open_store
-from delta_maintenance_dagster import DeltaTable, Execution, build_definitions
-from delta_maintenance_dagster.health import metadata
+from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, metadata
 from tests.support.tables.overdue_tables import overdue_table
 
 pytestmark = pytest.mark.dagster

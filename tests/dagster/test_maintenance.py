@@ -14,7 +14,7 @@ from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.table.read.table import Table
 from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
-from delta_maintenance_dagster.health.metadata import log_svg
+from delta_maintenance_dagster.metadata import log_svg
 from tests.support.suite.reported_metrics import reported
 from tests.support.tables.actions import add, features
 from tests.support.tables.table_builder import TableBuilder

@@ -11,7 +11,7 @@ import dagster as dg
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance_dagster import DeltaStorageResource, DeltaTable
 from delta_maintenance_dagster.resources import Reference
-from delta_maintenance_dagster.spark.resource import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import DeltaSparkResource
 from delta_maintenance_dagster.step_resources import Resources
 
 STATE = "s3://state/query"

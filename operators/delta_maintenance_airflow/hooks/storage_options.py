@@ -1,4 +1,4 @@
-"""Storage options from the fields of an Airflow connection.
+"""Storage options from the fields of an Airflow connection, to a store or to a catalog.
 
 The form of a `delta` connection has fields for every store. It may also refer to a connection of
 another provider, whose package is not needed. This module makes no requests, and no message
@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from delta_maintenance.address import Address, StoreKind, is_catalog_name
+from delta_maintenance.address import Address, CatalogKind, StoreKind, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.store_options import Exposure, spellings_by_form_field, spellings_exposed
-from delta_maintenance_airflow.hooks.catalog_options import KINDS, catalog_options
 
 NOT_FOR_STORES = frozenset({"storage_conn_id", "spark_conn_id", "other_writers", "test_address"})
 """Fields of the form that are not storage options."""
@@ -29,6 +28,17 @@ name.
 _HARMLESS = spellings_exposed(Exposure.PUBLIC)
 _UNMASKED = spellings_exposed(Exposure.PUBLIC, Exposure.IDENTITY)
 """Options that are not secret: masking their values would make logs unreadable."""
+KINDS: Mapping[str, CatalogKind] = {
+    "delta_unity_catalog": CatalogKind.UNITY,
+    "delta_glue": CatalogKind.GLUE,
+    "delta_hive_metastore": CatalogKind.HIVE,
+    "delta_lakekeeper": CatalogKind.LAKEKEEPER,
+    "delta_polaris": CatalogKind.POLARIS,
+    "delta_gravitino": CatalogKind.GRAVITINO,
+}
+"""The kinds of catalogs by connection type."""
+_NOT_FOR_CATALOGS = frozenset({"storage_conn_id", "spark_conn_id", "other_writers"})
+_RENAMED = {"catalog": "name", "token_address": "token_uri"}
 
 
 def store_of(address: str) -> StoreKind | None:
@@ -211,3 +221,34 @@ def _text(value: Any) -> str:
 
 _REFERRED = {"aws": _aws, "google_cloud_platform": _google, "wasb": _azure, "adls": _azure}
 _OLD_PREFIX = "extra__google_cloud_platform__"
+
+
+def catalog_options(connection: Any, extra: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the options in the connection of a catalog (`catalogs.settings.settings_of`)."""
+    kind = KINDS[connection.conn_type]
+    options = {
+        _RENAMED.get(name, name): str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in extra.items()
+        if name not in _NOT_FOR_CATALOGS and value not in (None, "")
+    }
+    if connection.host:
+        options["uri"] = _catalog_address(connection, kind)
+    if kind is CatalogKind.GLUE:
+        secrets = {"access_key_id": connection.login, "secret_access_key": connection.password}
+    elif kind is CatalogKind.HIVE:
+        secrets = {"user": connection.login}
+    elif connection.login:
+        secrets = {"client_id": connection.login, "client_secret": connection.password}
+    else:
+        secrets = {"token": connection.password}
+    options |= {name: value for name, value in secrets.items() if value}
+    return {f"catalog_{name}": value for name, value in options.items()}
+
+
+def _catalog_address(connection: Any, kind: CatalogKind) -> str:
+    host: str = connection.host
+    if "://" in host:
+        return host
+    scheme = "thrift" if kind is CatalogKind.HIVE else connection.schema or "https"
+    port = f":{connection.port}" if connection.port else ""
+    return f"{scheme}://{host}{port}"

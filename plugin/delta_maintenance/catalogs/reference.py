@@ -28,8 +28,7 @@ from delta_maintenance.catalogs.settings import (
     secret_variables,
     settings_of,
 )
-from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.table_names import remember_name
+from delta_maintenance.errors import InvalidRequestError, remember_name
 
 ACCESS = "catalog_access"
 """The storage option that says which credentials are wanted: `read`, `read_write`, or `none`, if

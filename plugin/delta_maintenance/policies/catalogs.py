@@ -31,6 +31,7 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     InvalidRequestError,
     failure_of,
+    remember_name,
 )
 from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance.policies.definition.catalogs import Where
@@ -38,7 +39,6 @@ from delta_maintenance.policies.definition.patterns import NamePattern
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 from delta_maintenance.policies.state_files import PATTERNS_FILE, StateFile, listing_file
 from delta_maintenance.storage import Store
-from delta_maintenance.table_names import remember_name
 
 _logger = logging.getLogger(__name__)
 

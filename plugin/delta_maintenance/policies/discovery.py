@@ -19,6 +19,7 @@ from delta_maintenance.errors import (
     EmptyPatternError,
     InvalidRequestError,
     failure_of,
+    remember_name,
 )
 from delta_maintenance.operations.core.policy_values import StorageRule, resolve
 from delta_maintenance.policies.assessments import AssessmentStore
@@ -34,7 +35,6 @@ from delta_maintenance.policies.models import Assessment
 from delta_maintenance.policies.tree_search import PARALLEL, tables_in
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.table import Table, open_table
-from delta_maintenance.table_names import remember_name
 
 _logger = logging.getLogger(__name__)
 

@@ -29,7 +29,12 @@ from pyspark.sql import SparkSession
 from delta_maintenance import clock, open_table
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    remember_name,
+    table_text,
+)
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
@@ -48,7 +53,6 @@ from delta_maintenance.submission.job_report import (
 )
 from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import require_spark
-from delta_maintenance.table_names import remember_name, table_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

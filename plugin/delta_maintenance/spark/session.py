@@ -18,12 +18,11 @@ from delta_maintenance import clock
 from delta_maintenance.address import CATALOG_TABLE, Address, StoreKind
 from delta_maintenance.catalogs.reference import ACCESS, LOCATION, NO_ACCESS
 from delta_maintenance.clock import NewId
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import RefusedError, name_at
 from delta_maintenance.scratch import scratch_folder
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.submission.spark_submit import write_library
 from delta_maintenance.table.progress import Progress, ignore_progress
-from delta_maintenance.table_names import name_at
 
 _KEY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _TOKEN = "AWS_SESSION_TOKEN"

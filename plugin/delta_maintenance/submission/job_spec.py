@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from delta_maintenance.address import Address, CatalogName
-from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.errors import InvalidRequestError, name_at
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import find, known, spark_operations
 from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
-from delta_maintenance.table_names import name_at
 
 APPLICATION = Path(__file__).resolve().parent.parent / "spark" / "job.py"
 """The file to submit, the same for all operations."""

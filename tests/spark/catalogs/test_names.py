@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from delta_maintenance import table_names
-from delta_maintenance.errors import InvalidRequestError, StorageError
+from delta_maintenance import errors
+from delta_maintenance.errors import InvalidRequestError, StorageError, name_at, remember_name
 from delta_maintenance.spark import job
 from delta_maintenance.spark.session import executor_options
 from delta_maintenance.storage import open_store
 from delta_maintenance.submission.job_report import read_report
 from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.table_names import name_at, remember_name
 from tests.cli.test_policies import neglected
 
 NAME = "uc://prod.sales.orders"
@@ -24,7 +23,7 @@ NAME = "uc://prod.sales.orders"
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of the names that this process opened before: a driver is a new one."""
-    monkeypatch.setattr(table_names, "_NAMES", type(table_names._NAMES)())
+    monkeypatch.setattr(errors, "_NAMES", type(errors._NAMES)())
 
 
 def test_lines_and_errors_of_a_job_show_the_name(
@@ -40,7 +39,7 @@ def test_lines_and_errors_of_a_job_show_the_name(
     line = f"table {tmp_path}/none ({NAME}): "
     assert f"delta-maintenance: {line}" in capsys.readouterr().out
     # The process that reads the report need not know the name.
-    table_names._NAMES.clear()
+    errors._NAMES.clear()
     error = read_report(report).error
     assert error is not None and str(error.to_error()).startswith(line)
 
@@ -52,7 +51,7 @@ def test_executors_are_told_the_name_and_nothing_else_of_the_catalog(address: st
     remember_name(address, NAME)
     options = executor_options(address, {}, environment)
     assert options.keys() == {"catalog_table", "catalog_location", "catalog_access"}
-    table_names._NAMES.clear()
+    errors._NAMES.clear()
     open_store(address, {**options, "anon": "true"} if "s3" in address else options).close()
     assert name_at(address) == NAME
     assert f"table {address} ({NAME})" in str(StorageError("it is down", table=address))

@@ -13,7 +13,12 @@ import math
 from datetime import datetime
 from typing import Literal
 
-from delta_maintenance.errors import CommitConflictError, DeltaMaintenanceError, RefusedError
+from delta_maintenance.errors import (
+    CommitConflictError,
+    DeltaMaintenanceError,
+    RefusedError,
+    table_text,
+)
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
@@ -46,7 +51,6 @@ from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_aft
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_proved
-from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 

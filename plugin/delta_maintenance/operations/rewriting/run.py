@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
+from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, table_text
 from delta_maintenance.operations.rewriting.commits import CommitSettings, RewriteCommits
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import BinEngine, BinOutcome
@@ -33,7 +33,6 @@ from delta_maintenance.table.data.bins import Bin, ClusteredOutcome, RefusedSour
 from delta_maintenance.table.progress import Progress
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 

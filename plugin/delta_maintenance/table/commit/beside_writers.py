@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, table_text
 from delta_maintenance.protocol.commit.conflicts import ConcurrentCommit, Rule
 from delta_maintenance.protocol.commit.staged import locations_of
 from delta_maintenance.table.commit.concurrent_commits import Advance, advance
@@ -32,7 +32,6 @@ from delta_maintenance.table.read.actions_file import UnusableCheckpointError
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
-from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 

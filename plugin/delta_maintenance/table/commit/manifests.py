@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.clock import new_id
-from delta_maintenance.errors import RefusedError
+from delta_maintenance.errors import RefusedError, table_text
 from delta_maintenance.protocol.actions.model import Metadata
 from delta_maintenance.protocol.actions.paths import below_root, decode_paths, locations_below
 from delta_maintenance.protocol.commit.build import BuiltCommit
@@ -31,7 +31,6 @@ from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.log_file import read_text
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table_names import table_text
 
 MANIFESTS = "_symlink_format_manifest"
 """The folder of the manifests in the root."""

@@ -30,6 +30,7 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     RefusedError,
     StorageError,
+    table_text,
 )
 from delta_maintenance.protocol.actions.model import (
     CommitInfo,
@@ -82,7 +83,6 @@ from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.segment import LogListing, find_commit, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
-from delta_maintenance.table_names import table_text
 
 _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.lazy import read_once
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
@@ -27,7 +28,6 @@ from delta_maintenance.protocol.actions.file_columns import (
 )
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.statistics.stats import stated_row_counts
-from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.parquet.guarded_reading import guarded_batches, open_footer
 from delta_maintenance.table.parallel import in_advance

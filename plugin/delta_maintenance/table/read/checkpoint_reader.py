@@ -20,6 +20,7 @@ from delta_maintenance.errors import (
     InvalidRequestError,
     OversizedFileError,
 )
+from delta_maintenance.lazy import read_once
 from delta_maintenance.protocol.actions.model import Sidecar
 from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, LogFileKind
@@ -34,7 +35,6 @@ from delta_maintenance.protocol.delta_log.sidecars import (
 from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import SingleActions, parse_other_lines, split
-from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.paths import check_path
 from delta_maintenance.table.read.actions_file import (

@@ -15,6 +15,7 @@ from typing import Protocol as Interface
 import pyarrow as pa
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
+from delta_maintenance.lazy import read_once
 from delta_maintenance.limits import MOST_PARTITION_COLUMNS
 from delta_maintenance.protocol.actions.model import (
     CommitInfo,
@@ -27,7 +28,6 @@ from delta_maintenance.protocol.columns import Hashes
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, physical_name
-from delta_maintenance.read_once import read_once
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.active_files import (
     ActiveFiles,

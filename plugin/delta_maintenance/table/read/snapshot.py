@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance import clock
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, table_text
+from delta_maintenance.lazy import read_once
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
@@ -28,7 +29,6 @@ from delta_maintenance.protocol.actions.file_columns import (
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.schema.contradictions import contradictions
-from delta_maintenance.read_once import read_once
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
     ActiveFiles,
@@ -41,7 +41,6 @@ from delta_maintenance.table.read.active_files import (
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.log_view import LogView, contradiction_error
-from delta_maintenance.table_names import table_text
 
 T = TypeVar("T")
 

@@ -14,9 +14,8 @@ from pydantic import Field
 from delta_maintenance import clock
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.registry import known as known_operation
-from delta_maintenance_dagster import memory
-from delta_maintenance_dagster.health import metadata
-from delta_maintenance_dagster.health.metadata import in_dagster, log_picture
+from delta_maintenance_dagster import memory, metadata
+from delta_maintenance_dagster.metadata import in_dagster, log_picture
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.step_resources import SharedState
 from delta_maintenance_dagster.tables import DeltaTable, with_keys

@@ -1,1 +1,0 @@
-"""The health of tables: asset checks, and the metadata that Dagster shows."""

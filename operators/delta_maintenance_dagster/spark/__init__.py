@@ -1,1 +1,0 @@
-"""Spark: the resource that submits jobs, and the job that reports through Dagster Pipes."""
