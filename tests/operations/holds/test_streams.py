@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.operations.holds.streams import Position, read_last_read, read_stream
+from delta_maintenance.operations.holds.streams import StreamPosition, read_last_read, read_stream
 from delta_maintenance.storage.memory import MemoryStore
 
 ID = "3bffe7c2-e334-4419-a150-f6f47b565c78"
@@ -124,7 +124,7 @@ def test_the_position_of_a_stream(
     unread: int,
 ) -> None:
     found = read_stream(folder(offsets, commits), ID)
-    assert isinstance(found.position, Position)
+    assert isinstance(found.position, StreamPosition)
     assert (found.position.needs, found.position.unread) == (needs, unread)
     assert found.position.changed_ms == (2000 if commits else 1000)
 
@@ -211,7 +211,7 @@ def test_the_file_of_a_consumer(content: bytes, version: int | None) -> None:
             read_last_read(store, "position", ID, requires_id=False)
         return
     found = read_last_read(store, "position", ID, requires_id=False).position
-    assert found == Position(needs=version, unread=version + 1, changed_ms=1000)
+    assert found == StreamPosition(needs=version, unread=version + 1, changed_ms=1000)
     if b"table_id" in content:
         assert read_last_read(store, "position", OTHER, requires_id=True).is_of_others
     else:

@@ -20,7 +20,7 @@ from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.hold import Hold, StorageOptions
 from delta_maintenance.operations.holds.models import Reader
 from delta_maintenance.operations.holds.streams import (
-    Position,
+    StreamPosition,
     StreamState,
     read_last_read,
     read_stream,
@@ -131,7 +131,7 @@ def _read_recorded(
     return ReaderHolds(hold, tuple(notes))
 
 
-def _is_ahead(snapshot: Snapshot, position: Position) -> bool:
+def _is_ahead(snapshot: Snapshot, position: StreamPosition) -> bool:
     """Returns whether a reader has read a version that the table does not have, as after the table
     was restored. Writers may have committed since the snapshot was opened.
     """
@@ -215,7 +215,7 @@ def _oldest_after(snapshot: Snapshot, version: int) -> Snapshot:
 
 
 def _silent_since(
-    snapshot: Snapshot, reader: Reader, position: Position, now: datetime
+    snapshot: Snapshot, reader: Reader, position: StreamPosition, now: datetime
 ) -> datetime | None:
     """Returns since when a reader has had something to read and recorded no progress; None if that
     is not too long ago.

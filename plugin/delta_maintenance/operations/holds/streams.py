@@ -104,7 +104,7 @@ _ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
+class StreamPosition:
     """How far a reader has read a table."""
 
     needs: int | None
@@ -136,7 +136,7 @@ class Position:
 class StreamState:
     """What a checkpoint folder says of one table."""
 
-    position: Position | None
+    position: StreamPosition | None
     """None if the query has read nothing of the table."""
     is_of_others: bool
     """Whether all sources of the query read something else."""
@@ -187,7 +187,7 @@ def _read(store: Store, table_id: str) -> StreamState:
     goes_back = any(_goes_back(starts.get(source), ends.get(source)) for source in mine)
     is_known = len(known_needs) == len(needs) and not goes_back
     return StreamState(
-        position=Position(
+        position=StreamPosition(
             needs=min(known_needs) if is_known else None,
             doubt="its last offsets go back to an earlier version" if goes_back else None,
             unread=unread.version,
@@ -312,5 +312,5 @@ def read_last_read(store: Store, name: str, table_id: str, *, requires_id: bool)
         raise RefusedError("the file does not say which table it is about (table_id)", file=name)
     if table is not None and table != table_id:
         return StreamState(position=None, is_of_others=True)
-    position = Position(needs=version, unread=version + 1, changed_ms=status.modified_ms)
+    position = StreamPosition(needs=version, unread=version + 1, changed_ms=status.modified_ms)
     return StreamState(position=position, is_of_others=False)
