@@ -17,9 +17,7 @@ from delta_maintenance_airflow.triggers.announcements import Announcements
 from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
 from delta_maintenance_airflow.triggers.cursor import CursorBoard
 from delta_maintenance_airflow.triggers.policy_tables import (
-    CatalogTables,
-    NamedTables,
-    TableSource,
+    PolicySource,
     WatchedTable,
     WatchedTables,
 )
@@ -126,12 +124,12 @@ class _Watched:
     def __init__(self, trigger: DeltaPolicyCommitTrigger, board: CursorBoard) -> None:
         self._trigger = trigger
         self._board = board
-        self._source: TableSource
-        if trigger.catalog is None:
-            assert trigger.store is not None
-            self._source = NamedTables(trigger.policy, trigger.store)
-        else:
-            self._source = CatalogTables(trigger.policy, trigger.catalog, trigger.listing_interval)
+        self._source = PolicySource(
+            trigger.policy,
+            store=trigger.store,
+            catalog=trigger.catalog,
+            interval=trigger.listing_interval,
+        )
         self._reading: asyncio.Task[WatchedTables | None] | None = None
         self._tables: Mapping[str, WatchedTable] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -194,7 +192,7 @@ class _Watched:
     async def _follow_policy(self) -> None:
         """Starts and ends tasks, so that they match the current policy and catalog."""
         if self._reading is None:
-            self._reading = asyncio.create_task(self._source.changed())
+            self._reading = asyncio.create_task(self._source.read_changes())
         await asyncio.wait({self._reading}, timeout=_AT_ONCE)
         if not self._reading.done():
             # A list of a catalog can take a minute, in which events are not to wait.

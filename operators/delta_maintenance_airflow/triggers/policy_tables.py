@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance_airflow.compat import AirflowException
@@ -48,46 +48,25 @@ class WatchedTables:
     """Parts of a catalog that could not be listed; their known tables are among the tables."""
 
 
-class TableSource(Protocol):
-    """Says which tables to watch."""
+class PolicySource:
+    """The tables that a policy names by address in one `store`, or those of one of its catalogs.
 
-    async def changed(self) -> WatchedTables | None:
-        """Returns the tables; None if nothing has changed. Raises errors of the policy file."""
-
-
-class NamedTables:
-    """The tables that a policy names by address in one store."""
-
-    def __init__(self, policy: str, store: str) -> None:
-        self._file = _PolicyFile(policy)
-        self._store = store
-
-    async def changed(self) -> WatchedTables | None:
-        """Reads the policy if its file has changed."""
-        policy = await asyncio.to_thread(self._file.changed)
-        if policy is None:
-            return None
-        uris = (table.uri for table in policy.named_tables)
-        tables = {uri: WatchedTable(uri=uri) for uri in uris if store_root(uri) == self._store}
-        return WatchedTables(tables=tables)
-
-
-class CatalogTables:
-    """The tables of one catalog of a policy.
-
-    The catalog is listed whenever the policy changes, and every `interval` seconds. Tables of parts
-    that cannot be listed stay as they were. `elapsed` is a clock in seconds.
+    The file is read again when it has changed. A catalog is then listed, and every `interval`
+    seconds. Tables of parts that cannot be listed stay as they were. `elapsed` is a clock in
+    seconds.
     """
 
     def __init__(
         self,
-        policy: str,
-        catalog: str,
-        interval: float,
+        path: str,
         *,
+        store: str | None = None,
+        catalog: str | None = None,
+        interval: float = 0.0,
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._file = _PolicyFile(policy)
+        self._path = path
+        self._store = store
         self._catalog = catalog
         self._interval = interval
         self._elapsed = elapsed
@@ -95,13 +74,16 @@ class CatalogTables:
         self._known: Mapping[str, PolicyTable] = {}
         self._list_at = 0.0
 
-    async def changed(self) -> WatchedTables | None:
-        """Lists the catalog if it is time."""
-        policy = await asyncio.to_thread(self._file.changed)
-        if policy is None and self._elapsed() < self._list_at:
+    async def read_changes(self) -> WatchedTables | None:
+        """Returns the tables; None if nothing has changed. Raises errors of the policy file."""
+        policy = await asyncio.to_thread(self._read_policy)
+        is_same, self._policy = policy is self._policy, policy
+        if self._catalog is None:
+            uris = (table.uri for table in policy.named_tables)
+            tables = {uri: WatchedTable(uri=uri) for uri in uris if store_root(uri) == self._store}
+            return None if is_same else WatchedTables(tables=tables)
+        if is_same and self._elapsed() < self._list_at:
             return None
-        self._policy = policy = policy or self._policy
-        assert policy is not None
         self._list_at = self._elapsed() + self._interval
         if self._catalog not in policy.catalogs:
             self._known = {}
@@ -113,14 +95,22 @@ class CatalogTables:
         except (DeltaMaintenanceError, AirflowException) as error:
             wrong = InvalidRequestError(str(error), remedy="correct the connection of the catalog")
             return self._tables({f"catalogs.{self._catalog}": wrong})
-        return await asyncio.to_thread(self._list_catalog, policy, options)
+        return await asyncio.to_thread(self._list_catalog, self._catalog, policy, options)
 
-    def _list_catalog(self, policy: Policy, options: Mapping[str, str]) -> WatchedTables:
+    def _read_policy(self) -> Policy:
+        # Imported here because it loads pydantic models, which would block the event loop.
+        from delta_maintenance.policies.definition.policy import current_policy
+
+        return current_policy(self._path)
+
+    def _list_catalog(
+        self, catalog: str, policy: Policy, options: Mapping[str, str]
+    ) -> WatchedTables:
         # Imported here because they load PyArrow, which would block the event loop.
         from delta_maintenance.policies.session import kept_tables, tables_of_catalog
 
         discovery = tables_of_catalog(
-            policy, self._catalog, storage_options=lambda *_: options, memory=self._memory
+            policy, catalog, storage_options=lambda *_: options, memory=self._memory
         )
         for unlisted_part in discovery.unlisted:
             _log.warning("%s: %s", unlisted_part.pattern, unlisted_part.error)
@@ -144,22 +134,3 @@ class CatalogTables:
         from delta_maintenance.policies.catalogs import CatalogMemory
 
         return CatalogMemory.in_process()
-
-
-class _PolicyFile:
-    """A policy file that is read when it is new or has changed."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._policy: Policy | None = None
-
-    def changed(self) -> Policy | None:
-        """Returns the policy if this state of the file was not read before; otherwise None."""
-        # Imported here because it loads pydantic models, which would block the event loop.
-        from delta_maintenance.policies.definition.policy import current_policy
-
-        policy = current_policy(self._path)
-        if policy is self._policy:
-            return None
-        self._policy = policy
-        return policy
