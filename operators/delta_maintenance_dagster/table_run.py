@@ -8,6 +8,7 @@ from concurrent.futures import Future, as_completed
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -23,7 +24,6 @@ from delta_maintenance_dagster.step_resources import Context, Resources, SharedS
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
-    from delta_maintenance import Table
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.ledger import LedgerRule, Prices
@@ -102,21 +102,12 @@ class TableRun:
         from delta_maintenance.policies.approval import Approvals, still_asked
         from delta_maintenance.policies.run import run
 
-        def work(table: Table, last_state: memory.Memory) -> RunResult:
-            return run(
-                table,
-                self.table.policy,
-                last_runs=last_state.last_runs,
-                approvals=Approvals(
-                    operations=approve,
-                    asked=still_asked(last_state.pending, (), now=clock.now()),
-                    plans_on_spark=not plan_only,
-                ),
-                plan_only=plan_only,
-                environment=self._environment,
-            )
+        def runner(last_state: memory.Memory) -> Callable[..., RunResult]:
+            asked = still_asked(last_state.pending, (), now=clock.now())
+            approvals = Approvals(operations=approve, asked=asked, plans_on_spark=not plan_only)
+            return partial(run, approvals=approvals, plan_only=plan_only)
 
-        return self._on_table(work, approved=approve)
+        return self._on_table(runner, approved=approve)
 
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
@@ -124,33 +115,15 @@ class TableRun:
         """Runs one operation, due or not; `options` override those of the policy."""
         from delta_maintenance.policies.on_demand import run_operation
 
-        def work(table: Table, last_state: memory.Memory) -> RunResult:
-            return run_operation(
-                table,
-                self.table.policy,
-                operation,
-                options=options,
-                last_runs=last_state.last_runs,
-                plan_only=plan_only,
-                environment=self._environment,
-            )
-
-        return self._on_table(work)
+        runner = partial(run_operation, operation=operation, options=options, plan_only=plan_only)
+        return self._on_table(lambda _: runner)
 
     def run_approved(self, plans: Sequence[ApprovedPlan]) -> FinishedRun:
         """Runs approved plans, each only if it still has the approved effect."""
         from delta_maintenance.policies.on_demand import run_plans
 
-        def work(table: Table, last_state: memory.Memory) -> RunResult:
-            return run_plans(
-                table,
-                self.table.policy,
-                plans,
-                last_runs=last_state.last_runs,
-                environment=self._environment,
-            )
-
-        return self._on_table(work, approved=[plan.operation for plan in plans])
+        runner = partial(run_plans, plans=plans)
+        return self._on_table(lambda _: runner, approved=[plan.operation for plan in plans])
 
     def probe(self) -> None:
         """Sends a request to the store of the table; its answer does not matter."""
@@ -191,10 +164,13 @@ class TableRun:
         )
 
     def _on_table(
-        self, work: Callable[[Table, memory.Memory], RunResult], *, approved: Sequence[str] = ()
+        self,
+        runner: Callable[[memory.Memory], Callable[..., RunResult]],
+        *,
+        approved: Sequence[str] = (),
     ) -> FinishedRun:
-        """Opens the table and runs the work, for which operations were approved. A table that
-        cannot be opened is a failed run.
+        """Opens the table and runs what `runner` returns, for which operations were approved. A
+        table that cannot be opened is a failed run.
         """
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.run import failed_run
@@ -207,7 +183,9 @@ class TableRun:
             failure = failure_of(error, where=policy.name)
             result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
         else:
-            result = work(table, last_state)
+            result = runner(last_state)(
+                table, policy, last_runs=last_state.last_runs, environment=self._environment
+            )
         return self._finish(result, last_state, approved)
 
     def _submit(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
@@ -12,15 +13,13 @@ from airflow.sdk import BaseOperator, Param
 
 from delta_maintenance import clock
 from delta_maintenance_airflow.compat import AirflowException, AirflowSkipException
-from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.operators.questions import (
     close_question,
     name_of,
     open_question,
     plans_text,
-    require_other_person,
-    require_shown,
+    require_valid_approval,
 )
 from delta_maintenance_airflow.settings import assessment_store
 from delta_maintenance_airflow.tasks import (
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
     from delta_maintenance.policies.definition.policy import PolicyTable
-    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import RunResult
 
 APPROVE, REJECT, SNOOZE, LATER = "Approve", "Reject", "Snooze", "Ask again later"
@@ -165,12 +163,11 @@ class DeltaApprovalsOperator(HITLOperator):
             self.process_trigger_event_error(event)
         params = event.get("params_input") or {}
         chosen = self._chosen(params.get("plans") or ())
-        answer, user = (event.get("chosen_options") or [LATER])[0], event.get("responded_by_user")
-        by = name_of(user)
+        answer = (event.get("chosen_options") or [LATER])[0]
+        by = name_of(event.get("responded_by_user"))
         self.log.info("%s, by %s: %s", answer, by or "nobody", [plan.label for plan in chosen])
         if answer == APPROVE:
-            require_other_person(context, user)
-            require_shown(chosen, params.get("shown"))
+            require_valid_approval(context, event, chosen)
         approved = {plan.label for plan in chosen} if answer == APPROVE else set()
         close_question(self._pending, approved=approved)
         if answer == APPROVE:
@@ -243,19 +240,11 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         by = self.approved_by
         return {} if by is None else {plan["operation"]: by for plan in self.plans}
 
-    def work(
-        self, table: PolicyTable, environment: RunEnvironment, entry: AssessmentEntry | None
-    ) -> RunResult:
+    def runner(self, table: PolicyTable, known: AssessmentEntry | None) -> Callable[..., RunResult]:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.on_demand import run_plans
 
-        return run_plans(
-            PolicyHook(table.rules.storage).open_table(table.uri),
-            table,
-            [ApprovedPlan.from_json(plan) for plan in self.plans],
-            last_runs=entry.last_runs if entry is not None else (),
-            environment=environment,
-        )
+        return partial(run_plans, plans=[ApprovedPlan.from_json(plan) for plan in self.plans])
 
 
 def _pending(

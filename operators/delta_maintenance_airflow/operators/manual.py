@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
@@ -14,15 +15,13 @@ from delta_maintenance.operations import core
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.redaction import redact_address
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
-from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from delta_maintenance_airflow.operators.questions import (
     close_question,
     name_of,
     open_question,
     plan_text,
-    require_other_person,
-    require_shown,
+    require_valid_approval,
 )
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import any_address
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.approval import PendingPlan
     from delta_maintenance.policies.assessments import AssessmentEntry
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
-    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import RunResult
 
 
@@ -112,23 +110,18 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             require_table_of_policy(work.policy, uri)
         return work
 
-    def work(
-        self, table: PolicyTable, environment: RunEnvironment, entry: AssessmentEntry | None
-    ) -> RunResult:
+    def runner(self, table: PolicyTable, known: AssessmentEntry | None) -> Callable[..., RunResult]:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
         approved = (self.plan or {}).get("plan")
-        return run_operation(
-            PolicyHook(table.rules.storage).open_table(table.uri),
-            table,
-            self.operation,
+        return partial(
+            run_operation,
+            operation=self.operation,
             options=self.options or {},
-            last_runs=entry.last_runs if entry is not None else (),
             plan_only=self.plans,
             approved=ApprovedPlan.from_json(approved) if approved else None,
-            environment=environment,
         )
 
     def approvers(self) -> Mapping[str, str]:
@@ -210,12 +203,10 @@ class DeltaApprovalOperator(ApprovalOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
         # Airflow knows the parameters of the Dag only, of which the question has none.
-        params, event = event.get("params_input") or {}, {**event, "params_input": {}}
         if event.get("chosen_options") == [self.APPROVE]:
-            require_other_person(context, event.get("responded_by_user"))
-            require_shown(self._pending, params.get("shown"))
+            require_valid_approval(context, event, self._pending)
         close_question(replace(plan, link=link_to(context)) for plan in self._pending)
-        return super().execute_complete(context, event)
+        return super().execute_complete(context, {**event, "params_input": {}})
 
     @property
     def _pending(self) -> list[PendingPlan]:

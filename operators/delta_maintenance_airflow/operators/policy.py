@@ -247,22 +247,25 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         """Runs the operations. The lease of the environment keeps other tasks from changing the
         table in the meantime.
         """
+        return self.runner(table, known)(
+            PolicyHook(table.rules.storage).open_table(table.uri),
+            table,
+            last_runs=known.last_runs if known is not None else (),
+            environment=environment,
+        )
+
+    def runner(self, table: PolicyTable, known: AssessmentEntry | None) -> Callable[..., RunResult]:
+        """Returns the function that runs the operations on the opened table."""
         from delta_maintenance import clock
         from delta_maintenance.policies.approval import Approvals, still_asked
         from delta_maintenance.policies.run import run
 
         plan_only, now = as_flag(self.plan_only), clock.now()
         asked = still_asked(known.pending, known.put_off, now=now) if known is not None else ()
-        return run(
-            PolicyHook(table.rules.storage).open_table(table.uri),
-            table,
-            last_runs=known.last_runs if known is not None else (),
-            approvals=Approvals(
-                operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
-            ),
-            plan_only=plan_only,
-            environment=environment,
+        approvals = Approvals(
+            operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
         )
+        return partial(run, approvals=approvals, plan_only=plan_only)
 
     def _environment(
         self,

@@ -36,33 +36,29 @@ def name_of(user: Mapping[str, Any] | None) -> str | None:
     return None if user is None else str(user.get("name") or user.get("id") or "") or None
 
 
-def require_other_person(context: Context, user: Mapping[str, Any] | None) -> None:
-    """Fails this try of the task if the person who approves also triggered the run.
+def require_valid_approval(
+    context: Context, event: Mapping[str, Any], plans: Iterable[PendingPlan]
+) -> None:
+    """Fails this try of the task unless another person approved the plans of the question.
 
-    Only if `[delta_maintenance] separate_approver` is set. Runs that were started by a schedule or
-    an asset have no such person.
-    """
-    if not separate_approver():
-        return
-    run = context["dag_run"]
-    requester = getattr(run, "triggering_user_name", None)
-    if requester is None and str(getattr(run, "run_type", "")) != "manual":
-        return
-    approvers = {str(user[key]) for key in ("id", "name") if user.get(key)} if user else set()
-    if requester is None or not approvers or requester in approvers:
-        raise AirflowException(
-            f"the run was triggered by {requester or 'a person whose name is unknown'}; the "
-            "approval must be given by another person, so the question is asked again"
-        )
-
-
-def require_shown(plans: Iterable[PendingPlan], shown_ids: Collection[str] | None) -> None:
-    """Fails this try of the task if a person approved other plans than those of the question.
+    The person who triggered the run cannot approve if `[delta_maintenance] separate_approver` is
+    set. Runs that were started by a schedule or an asset have no such person.
 
     The page of approvals sends the IDs of the plans that it shows. The page may be older than the
     question: if tasks were cleared, the same task asks about new plans. Airflow's own form sends no
     IDs.
     """
+    run, user = context["dag_run"], event.get("responded_by_user")
+    requester = getattr(run, "triggering_user_name", None)
+    is_manual = requester is not None or str(getattr(run, "run_type", "")) == "manual"
+    if is_manual and separate_approver():
+        approvers = {str(user[key]) for key in ("id", "name") if user.get(key)} if user else set()
+        if requester is None or not approvers or requester in approvers:
+            raise AirflowException(
+                f"the run was triggered by {requester or 'a person whose name is unknown'}; the "
+                "approval must be given by another person, so the question is asked again"
+            )
+    shown_ids = (event.get("params_input") or {}).get("shown")
     if shown_ids is not None and not {plan.id for plan in plans} <= set(shown_ids):
         raise AirflowException(
             "the operation was planned again after the page of approvals was loaded, and the "

@@ -13,7 +13,7 @@ import pytest
 from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.leases import Leases
 from delta_maintenance_airflow.compat import AirflowException
-from delta_maintenance_airflow.operators.questions import require_other_person
+from delta_maintenance_airflow.operators.questions import require_valid_approval
 from delta_maintenance_airflow.settings import assessment_store
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS, Somebody, fresh_table
@@ -233,14 +233,14 @@ def test_the_requester_of_a_run_cannot_approve_it(
 ) -> None:
     context: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann", run_type="manual")}
     ann, bob = {"id": "1", "name": "ann"}, {"id": "2", "name": "bob"}
-    require_other_person(context, ann)
+    require_valid_approval(context, {"responded_by_user": ann}, [])
     monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__SEPARATE_APPROVER", "True")
-    require_other_person(context, bob)
+    require_valid_approval(context, {"responded_by_user": bob}, [])
     for user in (ann, {"id": "ann", "name": "Ann"}, None):
         with pytest.raises(AirflowException, match="triggered by ann"):
-            require_other_person(context, user)
+            require_valid_approval(context, {"responded_by_user": user}, [])
     context["dag_run"].triggering_user_name = None
     with pytest.raises(AirflowException, match="whose name is unknown"):
-        require_other_person(context, bob)
+        require_valid_approval(context, {"responded_by_user": bob}, [])
     context["dag_run"].run_type = "scheduled"
-    require_other_person(context, ann)
+    require_valid_approval(context, {"responded_by_user": ann}, [])
