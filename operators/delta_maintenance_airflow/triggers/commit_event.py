@@ -15,7 +15,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.operations.position import Position
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyAccess
-from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
+from delta_maintenance_airflow.triggers.announcements import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Cursor
 from delta_maintenance_airflow.triggers.polling import PollResult, TableStream, serialized
 

@@ -13,8 +13,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.position import Position
 from delta_maintenance_airflow.compat import asset_states
-from delta_maintenance_airflow.triggers.announcements import Announcements
-from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
+from delta_maintenance_airflow.triggers.announcements import Announcements, CommitWatcher, Notice
 from delta_maintenance_airflow.triggers.cursor import CursorBoard
 from delta_maintenance_airflow.triggers.policy_tables import (
     PolicySource,
@@ -133,21 +132,21 @@ class _Watched:
         self._reading: asyncio.Task[WatchedTables | None] | None = None
         self._tables: Mapping[str, WatchedTable] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._seen: asyncio.Queue[tuple[str, Seen]] = asyncio.Queue()
+        self._seen: asyncio.Queue[tuple[str, Notice]] = asyncio.Queue()
         self._reported: dict[str, str] = {}
         self._next_upkeep = 0.0
         self._announcements = Announcements()
         self._repeating = asyncio.create_task(self._repeat())
 
-    def store(self, name: str, poll: Seen, *, after: float = 0.0) -> None:
+    def store(self, name: str, poll: Notice, *, after: float = 0.0) -> None:
         """Schedules the position after a poll or an event, in at least `after` seconds."""
         # Problems with the policy itself, or with a catalog, have no position.
         if name in self._tasks:
             self._board.put(name, self._announcements.record(name, poll), after=after)
 
-    async def changes(self, gathering: float) -> list[tuple[str, Seen]]:
+    async def changes(self, gathering: float) -> list[tuple[str, Notice]]:
         """Waits for events. In the meantime, follows changes of the policy and stores positions."""
-        polls: list[tuple[str, Seen]] = []
+        polls: list[tuple[str, Notice]] = []
         clock = asyncio.get_running_loop()
         while not polls:
             if clock.time() >= self._next_upkeep:
@@ -164,11 +163,11 @@ class _Watched:
                 self._sort_waiting(polls)
         return polls
 
-    def _sort_waiting(self, events: list[tuple[str, Seen]]) -> None:
+    def _sort_waiting(self, events: list[tuple[str, Notice]]) -> None:
         while not self._seen.empty():
             self._sort(self._seen.get_nowait(), events)
 
-    def _sort(self, named_poll: tuple[str, Seen], events: list[tuple[str, Seen]]) -> None:
+    def _sort(self, named_poll: tuple[str, Notice], events: list[tuple[str, Notice]]) -> None:
         uri, poll = named_poll
         if poll.event is not None:
             events.append(named_poll)
@@ -177,7 +176,7 @@ class _Watched:
             if uri == other_uri:
                 # An event of the table has not been sent yet, so the position is stored with that
                 # event.
-                events[number] = (uri, Seen(poll.position, before.event))
+                events[number] = (uri, Notice(poll.position, before.event))
                 return
         self.store(uri, poll)
 
@@ -236,7 +235,7 @@ class _Watched:
                     # A part of a catalog has no address.
                     report["uri"] = None
                 unknown = Position(version=-1, announced=-1, trouble=name)
-                self._seen.put_nowait((where, _with_short_message(Seen(unknown, report))))
+                self._seen.put_nowait((where, _with_short_message(Notice(unknown, report))))
         self._reported = {where: str(error) for where, error in lasting.items()}
 
     async def _repeat(self) -> None:
@@ -282,8 +281,8 @@ class _Watched:
                 await asyncio.sleep(max(60.0, interval))
 
 
-def _with_short_message(poll: Seen) -> Seen:
+def _with_short_message(poll: Notice) -> Notice:
     event = poll.event
     if event is None or len(event.get("message", "")) <= _MESSAGE:
         return poll
-    return Seen(poll.position, {**event, "message": f"{event['message'][:_MESSAGE]}…"})
+    return Notice(poll.position, {**event, "message": f"{event['message'][:_MESSAGE]}…"})

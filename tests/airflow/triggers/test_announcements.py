@@ -18,8 +18,7 @@ from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.models import MaintainedVersion
 from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance_airflow.triggers import announcements
-from delta_maintenance_airflow.triggers.announcements import Announcements
-from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
+from delta_maintenance_airflow.triggers.announcements import Announcements, CommitWatcher, Notice
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
 
 ORDERS = "s3://lake/sales/orders"
@@ -64,7 +63,7 @@ class Scene:
 
     def send(self, event: dict[str, object]) -> None:
         self.sent.append(self.version)
-        seen = Seen(Position(version=self.version, announced=self.version), event)
+        seen = Notice(Position(version=self.version, announced=self.version), event)
         self.position = self.announcements.record(ORDERS, seen)
 
     def pass_time(self, time: timedelta, *, polled: bool = True) -> None:
@@ -77,7 +76,7 @@ class Scene:
     def upkeep(self, *, polled: bool = True) -> None:
         if polled:
             told = self.position.announced
-            seen = Seen(Position(version=max(self.version, told), announced=told))
+            seen = Notice(Position(version=max(self.version, told), announced=told))
             self.position = self.announcements.record(ORDERS, seen)
         overdue = self.announcements.overdue({ORDERS: ORDERS})
         for seen in self.loop.run_until_complete(overdue).values():

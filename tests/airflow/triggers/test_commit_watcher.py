@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.operations.position import Position
-from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher
+from delta_maintenance_airflow.triggers.announcements import CommitWatcher
 from delta_maintenance_airflow.triggers.polling import PollResult
 
 

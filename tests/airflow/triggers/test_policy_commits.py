@@ -23,7 +23,7 @@ from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, announcements, polling
-from delta_maintenance_airflow.triggers.commit_watcher import CommitWatcher, Seen
+from delta_maintenance_airflow.triggers.announcements import CommitWatcher, Notice
 from delta_maintenance_airflow.triggers.cursor import CursorBoard
 from delta_maintenance_airflow.triggers.polling import PollResult, store_root
 from tests.support.orchestrators.watching import (
@@ -129,7 +129,7 @@ def test_changes_at_one_time_share_an_event(
     monkeypatch.setattr(DeltaPolicyCommitTrigger, "gathering_seconds", gathering)
     take, sleep = CommitWatcher.take, asyncio.sleep
 
-    async def taking(self: CommitWatcher, result: PollResult) -> Seen | None:
+    async def taking(self: CommitWatcher, result: PollResult) -> Notice | None:
         found = await take(self, result)
         if found is not None and found.event is not None:
             seen.add(found.event["table"])
