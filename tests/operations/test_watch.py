@@ -267,7 +267,7 @@ def test_a_failure_of_the_store_loses_nothing(table: TableBuilder, store: Counti
             wait.poll()
         store.fails = None
         seen = wait.poll()
-    assert seen.done and seen.commits == 3
+    assert seen.done and seen.found()["commits"] == 3
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from delta_maintenance.table.read.log_watch import LogWatch, PollSpentError, Sig
 from delta_maintenance.table.read.managed_log import managed_log
 
 __all__ = [
-    "CheckpointLag",
     "CommitCount",
     "CommitFilter",
     "LogWatch",
@@ -196,22 +195,7 @@ class WaitCondition(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLag(Record):
-    """The distance between a table's newest checkpoint and its newest version."""
-
-    version: int
-    """The newest version of the table."""
-    checkpoint_version: int | None
-    """The version of the newest checkpoint that is complete by name and size; None without one."""
-
-    @property
-    def commits(self) -> int:
-        """Commits that a reader must replay on top of the checkpoint."""
-        return self.version - (-1 if self.checkpoint_version is None else self.checkpoint_version)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitProgress(Record):
+class WaitProgress:
     """The state of a wait after a poll."""
 
     table: str
@@ -220,26 +204,17 @@ class WaitProgress(Record):
     done: bool
     more: bool
     """Whether the poll has left work, so that the next poll should follow without a pause."""
-    lag: CheckpointLag | None = None
-    """The lag of the newest checkpoint, if the condition depends on it."""
-    commits: int | None = None
-    """The number of matching commits after `after_version`, if the condition depends on it; counted
-    only up to the required number.
+    values: Mapping[str, int | None]
+    """The values of the condition. `commits`: the matching commits after `after_version`, counted
+    only up to the required number, or those that readers replay on top of `checkpoint_version`: the
+    newest checkpoint that is complete by name and size; None without one.
     """
 
     def found(self) -> dict[str, Any]:
         """Returns the facts as a flat mapping: `table`, `version`, and the values of the
         condition.
         """
-        facts: dict[str, Any] = {"table": self.table, "version": self.version}
-        if self.lag is not None:
-            facts |= {
-                "checkpoint_version": self.lag.checkpoint_version,
-                "commits": self.lag.commits,
-            }
-        if self.commits is not None:
-            facts["commits"] = self.commits
-        return facts
+        return {"table": self.table, "version": self.version, **self.values}
 
 
 class Wait:
@@ -287,30 +262,31 @@ class Wait:
                 table=table,
                 remedy="another table replaced this one: wait for one of its versions",
             )
+        values: dict[str, int | None] = {}
+        everything = True
         if asked.min_commits_since_checkpoint is not None:
-            lag = CheckpointLag(version=seen.version, checkpoint_version=seen.checkpoint_version)
-            done = lag.commits >= asked.min_commits_since_checkpoint and not seen.more
-            return WaitProgress(
-                table=table, version=seen.version, done=done, more=seen.more, lag=lag
-            )
-        if asked.version is not None:
+            checkpoint = seen.checkpoint_version
+            commits = seen.version - (-1 if checkpoint is None else checkpoint)
+            values = {"checkpoint_version": checkpoint, "commits": commits}
+            done = commits >= asked.min_commits_since_checkpoint and not seen.more
+        elif asked.version is not None:
             done = seen.version >= asked.version
-            return WaitProgress(
-                table=table, version=seen.version, done=done, more=seen.more and not done
+        else:
+            assert asked.after_version is not None
+            # The requested version may not have been written yet.
+            everything = seen.version <= asked.after_version or self._count.count(
+                self._watch, newest=seen.version, enough=asked.min_commits
             )
-        assert asked.after_version is not None
-        # The requested version may not have been written yet.
-        everything = seen.version <= asked.after_version or self._count.count(
-            self._watch, newest=seen.version, enough=asked.min_commits
-        )
-        done = self._count.position.counted >= asked.min_commits
+            commits = self._count.position.counted
+            values = {"commits": commits}
+            done = commits >= asked.min_commits
         self._behind = None if everything else seen
         return WaitProgress(
             table=table,
             version=seen.version,
             done=done,
             more=not done and (seen.more or not everything),
-            commits=self._count.position.counted,
+            values=values,
         )
 
 
