@@ -253,8 +253,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         succeeded = planned or record.outcome_of(status).succeeded
         log = self.log.info if succeeded else self.log.error
         log("%s, version %d: %s", name, document.version, status)
-        facts = record.plan_facts(document) if planned else record.result_facts(document)
-        for name, value in core.shown(facts):
+        for name, value in core.shown(document.facts()):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
         catalog_name = self._catalog_name_entry()

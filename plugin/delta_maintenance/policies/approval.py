@@ -24,10 +24,9 @@ from typing import Any, Literal, Self
 from delta_maintenance.address import Address, identity_of
 from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.operations.core.documents import without_controls
+from delta_maintenance.operations.core.documents import Plan, without_controls
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
-from delta_maintenance.operations.core.operation import PlanDocument
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import AnyOperation, find, known
 from delta_maintenance.operations.holds.models import HeldBack, HeldVersions
@@ -122,7 +121,7 @@ class ApprovedPlan(Record):
         """Whether two plans bind the same, whenever they were made."""
         return replace(self, planned_at=other.planned_at, held=other.held) == other
 
-    def require(self, plan: PlanDocument, options: Record, *, table_id: str | None) -> None:
+    def require(self, plan: Plan, options: Record, *, table_id: str | None) -> None:
         """Raises `RefusedError` unless a later plan is for the same table and has the approved
         options and effect.
 
@@ -135,7 +134,7 @@ class ApprovedPlan(Record):
         if not (plan.is_noop and find(self.operation).effects.changes_table):
             self._require_effect(plan, options)
 
-    def _require_table(self, plan: PlanDocument, table_id: str | None) -> None:
+    def _require_table(self, plan: Plan, table_id: str | None) -> None:
         address = _absolute(plan.table)
         if address != self.table:
             raise _refusal(plan, f"the approved plan is for another table, {self.table}")
@@ -152,7 +151,7 @@ class ApprovedPlan(Record):
                 f"ID {self.table_id}",
             )
 
-    def _require_effect(self, plan: PlanDocument, options: Record) -> None:
+    def _require_effect(self, plan: Plan, options: Record) -> None:
         differences = _differences(self.options or {}, _options(options.to_json()))
         if differences:
             raise _refusal(
@@ -208,7 +207,7 @@ def asks_for_approval(operation: str, plan: Mapping[str, Any]) -> bool:
     return record.asks_for_approval(record.plan.from_json(plan))
 
 
-def _refusal(plan: PlanDocument, problem: str) -> RefusedError:
+def _refusal(plan: Plan, problem: str) -> RefusedError:
     return RefusedError(problem, table=plan.table, version=plan.version, remedy=_REMEDY)
 
 
@@ -221,7 +220,7 @@ def _options(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: _brief(value) for name, value in options.items() if name not in _UNBOUND}
 
 
-def _effect(record: AnyOperation, plan: PlanDocument) -> dict[str, str]:
+def _effect(record: AnyOperation, plan: Plan) -> dict[str, str]:
     document = plan.to_json()
     return {name: _brief(_essence(document.get(name))) for name in record.decisive}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Result
 from delta_maintenance.operations.core.facts import Facts, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, SparkPart
@@ -112,12 +112,9 @@ class CheckedRows(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AddConstraintResult(Document):
+class AddConstraintResult(Result):
     """The findings and the commit."""
 
-    table: str
-    version: int
-    """The version of the commit, or the newest version that was checked if there is no commit."""
     status: Status
     attempts: int = 0
     """Versions tried."""
@@ -128,7 +125,6 @@ class AddConstraintResult(Document):
     added_features: tuple[str, ...] = ()
     problem: str | None = None
     """The reason of a violation or a conflict, and the remedy."""
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: AddConstraintPlan) -> Facts:
@@ -148,9 +144,6 @@ def result_facts(result: AddConstraintResult) -> Facts:
     """Facts of a result: the findings in the rows, and the commit."""
     checked_rows = result.checked
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "constraint": [f"{change.name}: {change.after}" for change in result.changes],
         "added features": result.added_features,
         "files": checked_rows.files or None,
@@ -162,7 +155,6 @@ def result_facts(result: AddConstraintResult) -> Facts:
             for file in checked_rows.worst_files
         ],
         "problem": result.problem,
-        "notes": result.notes,
     }
 
 

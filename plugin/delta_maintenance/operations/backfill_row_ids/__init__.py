@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -56,11 +56,9 @@ class BackfillRowIdsOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsPlan(Document):
+class BackfillRowIdsPlan(Plan):
     """The planned work, and its reason."""
 
-    table: str
-    version: int
     planned_at: datetime
     is_noop: bool
     """Whether `apply` would commit nothing."""
@@ -83,16 +81,12 @@ class BackfillRowIdsPlan(Document):
     num_commits: int = 0
     high_water_mark: int = NO_ROW_ID
     """The highest row ID known to be assigned, -1 for none."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillRowIdsResult(Document):
+class BackfillRowIdsResult(Result):
     """The completed work."""
 
-    table: str
-    version: int
-    """The latest version that this run has seen."""
     status: Literal["enabled", "nothing-to-do", "incomplete"]
     """`incomplete`: some commits were made but row tracking is not enabled, see `problem`. The
     table is valid, and another run continues."""
@@ -105,7 +99,6 @@ class BackfillRowIdsResult(Document):
     problem: str | None = None
     uncounted: tuple[str, ...] = ()
     """Up to 100 files whose rows cannot be counted, each with the reason."""
-    notes: tuple[str, ...] = ()
 
 
 _SHOWN = 10
@@ -114,7 +107,7 @@ _SHOWN = 10
 
 def plan_facts(plan: BackfillRowIdsPlan) -> Facts:
     """The number of files and commits, and the reason."""
-    facts: dict[str, object] = {"table": plan.table, "version": plan.version}
+    facts: dict[str, object] = {}
     if not plan.is_noop:
         facts |= {
             "row tracking": plan.state,
@@ -125,22 +118,18 @@ def plan_facts(plan: BackfillRowIdsPlan) -> Facts:
             "engine": plan.engine,
             "commits": plan.num_commits,
         }
-    return facts | {"reason": plan.reason, "notes": plan.notes}
+    return facts | {"reason": plan.reason}
 
 
 def result_facts(result: BackfillRowIdsResult) -> Facts:
     """The completed work."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "commits": result.num_commits,
         "files backfilled": result.files_backfilled,
         "high-water mark": result.high_water_mark,
         "checkpoint": result.checkpoint,
         "problem": result.problem,
         "uncounted": result.uncounted[:_SHOWN],
-        "notes": result.notes,
     }
 
 

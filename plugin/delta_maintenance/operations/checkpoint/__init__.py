@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -82,11 +82,9 @@ class CheckpointOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPlan(Document):
+class CheckpointPlan(Plan):
     """The planned checkpoint, and its reason."""
 
-    table: str
-    version: int
     kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None
     """None if there is nothing to do."""
     engine: Literal["local", "spark"]
@@ -114,8 +112,6 @@ class CheckpointPlan(Document):
     """Bytes that an incremental one is expected to write; None if it is not possible, or if only
     Spark executors can tell.
     """
-    notes: tuple[str, ...] = ()
-    """Skipped, omitted and preserved contents, with reasons."""
 
     @property
     def is_noop(self) -> bool:
@@ -124,11 +120,9 @@ class CheckpointPlan(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointResult(Document):
+class CheckpointResult(Result):
     """The written checkpoint."""
 
-    table: str
-    version: int
     status: Literal["written", "already-there", "nothing-to-do"]
     kind: Literal["classic", "v2-classic", "v2-json", "v2-parquet"] | None = None
     engine: Literal["local", "spark"] = "local"
@@ -153,14 +147,11 @@ class CheckpointResult(Document):
     """
     hint_updated: bool = False
     """Whether `_last_checkpoint` points to this checkpoint; it never moves to an older version."""
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: CheckpointPlan) -> Facts:
     """The kind of the checkpoint, what it leaves out, and what it costs."""
     facts: dict[str, object] = {
-        "table": plan.table,
-        "version": plan.version,
         "kind": plan.kind,
         "engine": plan.engine,
         "reason": plan.reason,
@@ -184,15 +175,12 @@ def plan_facts(plan: CheckpointPlan) -> Facts:
     ):
         if since is not None:
             facts[name] = f"those {age} {instant_text(since)} are left out"
-    return facts | {"notes": plan.notes}
+    return facts
 
 
 def result_facts(result: CheckpointResult) -> Facts:
     """The written files, and the contents of the checkpoint."""
     facts: dict[str, object] = {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "kind": result.kind,
         "engine": result.engine if result.status == "written" else None,
         "path": result.path,
@@ -213,7 +201,7 @@ def result_facts(result: CheckpointResult) -> Facts:
             if count
         )
         facts["_last_checkpoint updated"] = result.hint_updated
-    return facts | {"notes": result.notes}
+    return facts
 
 
 RECORD = OperationRecord(

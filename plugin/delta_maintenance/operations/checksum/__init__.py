@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
@@ -32,12 +32,9 @@ class ChecksumOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumPlan(Document):
+class ChecksumPlan(Plan):
     """The planned checksums, and their reason."""
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: datetime
     versions: tuple[int, ...]
     """The versions that get a checksum, ascending; empty if there is nothing to do."""
@@ -45,8 +42,6 @@ class ChecksumPlan(Document):
     """One sentence: the reason for the versions, or why there is nothing to do."""
     log_bytes: int
     """The size of the log files of the latest version in bytes. Each checksum reads them."""
-    notes: tuple[str, ...] = ()
-    """The warnings of the snapshot."""
 
     @property
     def is_noop(self) -> bool:
@@ -70,36 +65,27 @@ class VersionOutcome(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChecksumResult(Document):
+class ChecksumResult(Result):
     """The written checksums."""
 
-    table: str
-    version: int
     status: Literal["written", "already-there", "nothing-to-do"]
     """`already-there`: other writers wrote all of them first."""
     versions: tuple[VersionOutcome, ...] = ()
     bytes_written: int = 0
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: ChecksumPlan) -> Facts:
     """The versions that get a checksum."""
     return {
-        "table": plan.table,
-        "version": plan.version,
         "versions": ", ".join(f"{version:,}" for version in plan.versions),
         "reason": plan.reason,
         "log": f"{size_text(plan.log_bytes)}, read once for each checksum",
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: ChecksumResult) -> Facts:
     """The written checksums, with what they count."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "checksums": Grid(
             ("version", "status", "live files", "size"),
             [
@@ -109,7 +95,6 @@ def result_facts(result: ChecksumResult) -> Facts:
                 for outcome in result.versions
             ],
         ),
-        "notes": result.notes,
     }
 
 

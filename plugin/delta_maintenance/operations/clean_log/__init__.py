@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -92,12 +92,9 @@ class CleanLogOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogPlan(Document):
+class CleanLogPlan(Plan):
     """The files to delete, the reason, and the files that are kept."""
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: datetime
     options: CleanLogOptions
     cut_off_instant: datetime | None
@@ -119,9 +116,6 @@ class CleanLogPlan(Document):
     """The version in `_last_checkpoint` if its checkpoint will be deleted; the hint is then
     replaced.
     """
-    reason: str
-    """One sentence: the reason for the boundary, or why nothing is deleted."""
-    notes: tuple[str, ...] = ()
 
     @property
     def is_noop(self) -> bool:
@@ -142,11 +136,9 @@ class CleanedGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanLogResult(Document):
+class CleanLogResult(Result):
     """The deleted files."""
 
-    table: str
-    version: int
     status: Literal["cleaned", "partly", "nothing-to-do"]
     """`partly`: a file could not be deleted, and later files were not touched. Every retained
     version can be opened; run again."""
@@ -162,14 +154,11 @@ class CleanLogResult(Document):
     compatible_checkpoint: str | None = None
     """The classic-named copy of the cut-off checkpoint, if one was written."""
     hint_updated: bool = False
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: CleanLogPlan) -> Facts:
     """The groups of files to delete, and the files that are kept."""
     facts: dict[str, object] = {
-        "table": plan.table,
-        "version": plan.version,
         "oldest version": plan.oldest_version,
         "reason": plan.reason,
     }
@@ -184,16 +173,12 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
         facts["first"] = (
             "the cut-off checkpoint is also written under a classic name, for clients without V2"
         )
-    facts["notes"] = plan.notes
     return facts
 
 
 def result_facts(result: CleanLogResult) -> Facts:
     """The deleted files of each group."""
     facts: dict[str, object] = {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "oldest version": result.oldest_version,
     }
     facts["held by"] = [str(holder) for holder in result.held]
@@ -202,7 +187,6 @@ def result_facts(result: CleanLogResult) -> Facts:
     facts["compatible checkpoint"] = result.compatible_checkpoint
     facts["_last_checkpoint updated"] = result.hint_updated or None
     facts["failures"] = result.failures
-    facts["notes"] = result.notes
     return facts
 
 

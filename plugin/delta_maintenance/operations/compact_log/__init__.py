@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -73,12 +73,9 @@ class CompactionWindow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogPlan(Document):
+class CompactLogPlan(Plan):
     """The planned compactions, and the reason."""
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: datetime
     windows: tuple[CompactionWindow, ...]
     """Empty if there is nothing to do."""
@@ -87,8 +84,6 @@ class CompactLogPlan(Document):
     log_bytes: int
     """The size of all commits to be read."""
     engine: Literal["local", "spark"] = "local"
-    notes: tuple[str, ...] = ()
-    """Skipped commits, and the reason."""
 
     @property
     def is_noop(self) -> bool:
@@ -123,17 +118,14 @@ class CompactedWindow(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactLogResult(Document):
+class CompactLogResult(Result):
     """The written compactions."""
 
-    table: str
-    version: int
     status: Literal["written", "already-there", "nothing-to-do", "failed"]
     """`failed`: at least one window is refused or differs; see each window for its own status."""
     windows: tuple[CompactedWindow, ...] = ()
     bytes_written: int = 0
     engine: Literal["local", "spark"] = "local"
-    notes: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[CompactedWindow, ...]:
@@ -144,29 +136,22 @@ class CompactLogResult(Document):
 def plan_facts(plan: CompactLogPlan) -> Facts:
     """The windows, and the reason for them."""
     return {
-        "table": plan.table,
-        "version": plan.version,
         "windows": [f"{w.first_version} to {w.last_version}" for w in plan.windows],
         "reason": plan.reason,
         "to read": size_text(plan.log_bytes),
         "engine": plan.engine,
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: CompactLogResult) -> Facts:
     """The result for each window."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "windows": [
             f"{w.first_version} to {w.last_version}: {w.status}"
             + (f", {w.reason}" if w.reason else "")
             for w in result.windows
         ],
         "written": size_text(result.bytes_written),
-        "notes": result.notes,
     }
 
 

@@ -7,6 +7,7 @@ drawn, because `--json` and `--help` do not need it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -207,9 +208,38 @@ def _table_text(grid: Grid) -> str:
     return captured.get().rstrip("\n")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Document(Shown, Record):
-    """A Plan or a Result."""
+    """A Plan or a Result, with the fields that all of them have.
+
+    The document of an operation begins with the table and the version, and ends with the reason and
+    the notes; a class that declares one of these itself gives it another place.
+    """
+
+    if TYPE_CHECKING:
+        table: str
+        """The address of the table."""
+        version: int
+        """Of a Plan, the latest version when it was made (of `fsck`, -1 if the log has none). Of a
+        Result, the version of its commit; without one, the latest version that the run read."""
+        notes: tuple[str, ...] = ()
+        """Skipped parts and warnings, with reasons."""
+
+    def __init_subclass__(cls) -> None:
+        # Fields that a class inherits come before its own ones, so each document has these itself.
+        own = inspect.get_annotations(cls)
+        if not own or "table" in getattr(cls, "__dataclass_fields__", own):
+            return
+        last = {"reason": str, "notes": tuple[str, ...]}
+        if not issubclass(cls, Plan):
+            del last["reason"]
+        first = {"table": str, "version": int}
+        cls.__annotations__ = {
+            **{name: kind for name, kind in first.items() if name not in own},
+            **own,
+            **{name: kind for name, kind in last.items() if name not in own},
+        }
+        cls.notes = ()  # type: ignore[misc]
 
     def heading(self) -> str:
         record = _record_of(self)
@@ -217,7 +247,37 @@ class Document(Shown, Record):
 
     def facts(self) -> Facts:
         record = _record_of(self)
-        return (record.plan_facts if record.plan is type(self) else record.result_facts)(self)
+        planned = record.plan is type(self)
+        own = (record.plan_facts if planned else record.result_facts)(self)
+        status = {} if planned else {"status": getattr(self, "status", None)}
+        first = {"table": self.table, "version": self.version}
+        return {**first, **(status if "status" not in own else {}), **own, "notes": self.notes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Document):
+    """What `apply` would do."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        reason: str
+        """One sentence: the reason for the work, or why there is none."""
+
+        @property
+        def is_noop(self) -> bool:
+            """Whether `apply` would change nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(Document):
+    """What was done."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        status: str
+        """The operation's own status; see `OperationRecord.outcomes`."""
 
 
 def _record_of(document: Any) -> AnyOperation:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from delta_maintenance.address import Access
 from delta_maintenance.operations.core.context import Prepared, RunContext
@@ -21,70 +21,13 @@ from delta_maintenance.operations.core.record import Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.assessment import LastRun
+    from delta_maintenance.operations.core.documents import Plan, Result
     from delta_maintenance.table.read.table import Table
 
 
-class PlanDocument(Protocol):
-    """The fields of every Plan."""
-
-    @property
-    def table(self) -> str:
-        """The address of the table."""
-
-    @property
-    def version(self) -> int:
-        """The latest version when the plan was made."""
-
-    @property
-    def reason(self) -> str:
-        """One sentence: the reason for the work, or why there is none."""
-
-    @property
-    def is_noop(self) -> bool:
-        """Whether `apply` would change nothing."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Skipped parts, with reasons."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The Plan as a JSON object."""
-
-    @classmethod
-    def from_json(cls, value: Any) -> Any:
-        """The Plan of a JSON object."""
-
-
-class ResultDocument(Protocol):
-    """The fields of every Result."""
-
-    @property
-    def table(self) -> str:
-        """The address of the table."""
-
-    @property
-    def version(self) -> int:
-        """The version that was written, or the latest one seen."""
-
-    @property
-    def status(self) -> str:
-        """The operation's own status; see `OperationRecord.outcomes`."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Skipped parts, with reasons."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The Result as a JSON object."""
-
-    @classmethod
-    def from_json(cls, value: Any) -> Any:
-        """The Result of a JSON object."""
-
-
 O = TypeVar("O", bound=Record)  # noqa: E741  O, P, R: Options, Plan, Result
-P = TypeVar("P", bound=PlanDocument)
-R = TypeVar("R", bound=ResultDocument)
+P = TypeVar("P", bound="Plan")
+R = TypeVar("R", bound="Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

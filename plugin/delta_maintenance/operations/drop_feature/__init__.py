@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.clean_log import CleanLogResult, FileGroup
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, instant_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
@@ -100,12 +100,9 @@ class DropStep(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropFeaturePlan(Document):
+class DropFeaturePlan(Plan):
     """The steps of `apply`, and the steps that are not possible yet."""
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: Instant
     options: DropFeatureOptions
     operation_id: str
@@ -132,10 +129,6 @@ class DropFeaturePlan(Document):
     """If history is truncated: the oldest version that can be opened afterwards."""
     groups: tuple[FileGroup, ...] = ()
     """The files of the log that the truncation deletes."""
-    reason: str
-    """One sentence: the reason for `way`, or why there is nothing to do."""
-    notes: tuple[str, ...] = ()
-    """The parts that remain, and the new requirements for clients."""
 
     @property
     def is_noop(self) -> bool:
@@ -157,7 +150,7 @@ class DropCommit(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DropFeatureResult(Document):
+class DropFeatureResult(Result):
     """The completed steps."""
 
     table: str
@@ -178,7 +171,6 @@ class DropFeatureResult(Document):
     """For `waiting`: the instant from which another run can drop the feature; None if unknown."""
     held: tuple[HeldBack, ...] = ()
     """For `waiting`: the holders of versions that use the feature, which wait for no instant."""
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: DropFeaturePlan) -> Facts:
@@ -186,8 +178,6 @@ def plan_facts(plan: DropFeaturePlan) -> Facts:
     before, after = plan.protocol_before, plan.protocol_after
     memory = max((step.memory_bytes for step in plan.steps), default=0)
     return {
-        "table": plan.table,
-        "version": plan.version,
         "ends": plan.ends,
         "ready at": instant_text(plan.ready_at),
         "reason": plan.reason,
@@ -198,22 +188,17 @@ def plan_facts(plan: DropFeaturePlan) -> Facts:
         "in the way": plan.history_traces,
         "opened to": plan.opened_to,
         "cut off": [cut_off_text(cut) for cut in plan.cut_off],
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: DropFeatureResult) -> Facts:
     """Returns the facts of a result: the commits and the completed steps."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "protocol": None if result.protocol is None else protocol_text(result.protocol),
         "ready at": instant_text(result.ready_at),
         "commits": [f"{commit.version}: {commit.kind}" for commit in result.commits],
         "checkpoints": ", ".join(map(str, result.checkpoints)),
         "oldest version": result.cleaned.oldest_version if result.cleaned else None,
-        "notes": result.notes,
     }
 
 

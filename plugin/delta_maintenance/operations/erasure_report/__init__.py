@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import OperationRecord
@@ -64,19 +64,15 @@ class ErasureReportOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErasureReportPlan(Document):
+class ErasureReportPlan(Plan):
     """The files to read."""
 
-    table: str
-    version: int
     planned_at: Instant
     options: ErasureReportOptions
     files: int
     """The number of files in the folders of the table and of its clones that can contain rows,
     without old versions."""
     bytes: int
-    reason: str
-    notes: tuple[str, ...] = ()
 
     @property
     def is_noop(self) -> bool:
@@ -120,11 +116,9 @@ class PlaceTotal(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErasureReportResult(Document):
+class ErasureReportResult(Result):
     """The files with matching rows, and whether the rows are erased."""
 
-    table: str
-    version: int
     status: Literal["erased", "remains", "uncertain"]
     """`erased`: no examined place has matching rows, and all places were examined. `uncertain`: no
     matching rows were found, and some places could not be examined."""
@@ -139,7 +133,6 @@ class ErasureReportResult(Document):
     """The first files with matching rows. The report of the command contains all files."""
     not_examined: tuple[str, ...] = ()
     """What could not be examined, with reasons."""
-    notes: tuple[str, ...] = ()
 
 
 _STATUS = {
@@ -152,20 +145,15 @@ _STATUS = {
 def plan_facts(plan: ErasureReportPlan) -> Facts:
     """The files to read."""
     return {
-        "table": plan.table,
-        "version": plan.version,
         "rows": plan.options.where,
         "files to read": f"{plan.files:,} ({size_text(plan.bytes)})",
         "reason": plan.reason,
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: ErasureReportResult) -> Facts:
     """Whether the rows are erased, and the files that still have them."""
     return {
-        "table": result.table,
-        "version": result.version,
         "rows": result.where,
         "status": _STATUS[result.status],
         "files read": f"{result.files_read:,} ({size_text(result.bytes_read)})",

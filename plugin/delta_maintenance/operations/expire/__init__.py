@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -88,15 +88,12 @@ class ExpireOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpirePlan(Document):
+class ExpirePlan(Plan):
     """The files that go as a whole, and those that also have other rows.
 
     `apply` examines the version that it finds by the same limit.
     """
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: Instant
     options: ExpireOptions
     delete_before: Instant
@@ -122,9 +119,6 @@ class ExpirePlan(Document):
     files."""
     commits: int
     """The estimated number of commits."""
-    reason: str
-    """One sentence: what expires, or why nothing does."""
-    notes: tuple[str, ...] = ()
 
     @property
     def files_to_read(self) -> int:
@@ -138,12 +132,9 @@ class ExpirePlan(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpireResult(Document):
+class ExpireResult(Result):
     """The removed rows."""
 
-    table: str
-    version: int
-    """The latest version that the run has seen."""
     status: Literal["expired", "partly", "nothing-to-do"]
     """`partly`: some files could not be read, or the run ended early; see `problem`. Another run
     continues."""
@@ -166,7 +157,6 @@ class ExpireResult(Document):
     """Files that cannot be read or rewritten, at most 100. They are unchanged."""
     num_skipped: int = 0
     problem: str | None = None
-    notes: tuple[str, ...] = ()
 
 
 _SHOWN = 10
@@ -182,8 +172,6 @@ def plan_facts(plan: ExpirePlan) -> Facts:
     """Returns the facts of a plan: the limit, and the files by what is known of their rows."""
     mixed = plan.mixed_files + plan.unknown_files
     return {
-        "table": plan.table,
-        "version": plan.version,
         "expired": plan.predicate,
         "older than": instant_text(plan.delete_before),
         "files to remove": f"{plan.files:,} of {plan.live_files:,} ({size_text(plan.bytes)})",
@@ -192,16 +180,12 @@ def plan_facts(plan: ExpirePlan) -> Facts:
         "files without proof": _files(plan.unknown_files, plan.unknown_bytes),
         "files with other rows are": _FATES[plan.options.mixed] if mixed else None,
         "reason": plan.reason,
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: ExpireResult) -> Facts:
     """Returns the facts of a result: the removed rows, and the files that were left."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "commits": result.num_commits or None,
         "removed files": _files(result.files, result.bytes),
         "files with deletion vectors": result.files_marked or None,
@@ -215,7 +199,6 @@ def result_facts(result: ExpireResult) -> Facts:
         ],
         # The problem of a skipped file is shown once.
         "problem": None if result.skipped else result.problem,
-        "notes": result.notes,
     }
 
 

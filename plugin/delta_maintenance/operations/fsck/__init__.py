@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Document, Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -156,12 +156,9 @@ class Repair(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FsckPlan(Document):
+class FsckPlan(Plan):
     """The findings of a check, and the repairs that `apply` would make."""
 
-    table: str
-    version: int
-    """The newest version in the listing of the log, -1 without one."""
     planned_at: Instant
     options: FsckOptions
     engine: Literal["local", "spark"] = "local"
@@ -177,8 +174,6 @@ class FsckPlan(Document):
     """The findings and the planned repairs, in a sentence."""
     checked: tuple[str, ...] = ()
     """What was checked: the files of the log by kind, and the data files."""
-    notes: tuple[str, ...] = ()
-    """Omitted checks, and problems that are not repaired, with the reason."""
 
     @property
     def is_noop(self) -> bool:
@@ -217,11 +212,9 @@ class RepairOutcome(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FsckResult(Document):
+class FsckResult(Result):
     """The findings of a table after its repairs."""
 
-    table: str
-    version: int
     status: Status
     """The status of the worst remaining finding; a table with only notes is sound."""
     findings: tuple[Finding, ...] = ()
@@ -232,7 +225,6 @@ class FsckResult(Document):
     repairs: tuple[RepairOutcome, ...] = ()
     checked: tuple[str, ...] = ()
     """What was checked: the files of the log by kind, and the data files."""
-    notes: tuple[str, ...] = ()
 
     @property
     def num_corrupt(self) -> int:
@@ -255,8 +247,6 @@ def _num_corrupt(counts: Iterable[FindingCount]) -> int:
 def facts(document: FsckPlan | FsckResult) -> Facts:
     """The findings, their numbers and the repairs."""
     return {
-        "table": document.table,
-        "version": document.version,
         "status": document.status,
         "checked": document.checked,
         "findings": [f"{c.kind}: {c.count:,} ({c.severity})" for c in document.counts],

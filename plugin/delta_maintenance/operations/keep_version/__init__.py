@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord
@@ -61,12 +61,9 @@ Status = Literal["kept", "released", "nothing-to-do"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepVersionPlan(Document):
+class KeepVersionPlan(Plan):
     """The kept version to add, to change or to release."""
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: Instant
     options: KeepVersionOptions
     action: Action
@@ -76,8 +73,6 @@ class KeepVersionPlan(Document):
     """The other kept versions in the log."""
     only_here: int
     """The data files of the version that the latest version does not need."""
-    reason: str
-    notes: tuple[str, ...] = ()
 
     @property
     def is_noop(self) -> bool:
@@ -86,39 +81,29 @@ class KeepVersionPlan(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepVersionResult(Document):
+class KeepVersionResult(Result):
     """The kept or released version."""
 
-    table: str
-    version: int
     status: Status
     kept: KeptVersion
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: KeepVersionPlan) -> Facts:
     """The version to keep or to release, and the other kept versions."""
     return {
-        "table": plan.table,
-        "version": plan.version,
         plan.action: str(plan.kept),
         "reason": plan.reason,
         "needed only by this version": count_text(plan.only_here, "data file")
         if plan.only_here
         else None,
         "other kept versions": [str(kept_version) for kept_version in plan.others],
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: KeepVersionResult) -> Facts:
     """The kept or released version."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "kept version": str(result.kept),
-        "notes": result.notes,
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.errors import shorten
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Document, Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import OperationRecord, PolicyPart
@@ -147,8 +147,6 @@ Status = Literal["pays", "does-not-pay", "below"]
 class LayoutReport(Document):
     """The fields that Plan and Result share."""
 
-    table: str
-    version: int
     files: int
     bytes: int
     partitions: int
@@ -171,11 +169,10 @@ class LayoutReport(Document):
     """`below` if the conditions skip less than `fail_under`."""
     reason: str
     """One sentence: whether clustering pays, and why."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutPlan(LayoutReport):
+class LayoutPlan(LayoutReport, Plan):
     """The report of a dry run."""
 
     planned_at: Instant
@@ -188,7 +185,7 @@ class LayoutPlan(LayoutReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutResult(LayoutReport):
+class LayoutResult(LayoutReport, Result):
     """The report."""
 
 
@@ -200,13 +197,12 @@ def facts(document: LayoutReport) -> Facts:
     """The verdict, the proposals, the conditions and the columns."""
     keys = document.clustering_columns
     return {
-        "table": document.table,
-        "version": document.version,
         "files": f"{document.files:,} with {size_text(document.bytes)}",
         "partitions": document.partitions if document.partitions > 1 else None,
         "clustered by": "cannot be determined" if keys is None else ", ".join(keys) or "nothing",
         "depth": document.clustering_depth,
         "verdict": document.reason,
+        "status": None,
         "bytes skipped": None
         if document.bytes_skipped is None
         else _percent(document.bytes_skipped),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -85,14 +85,12 @@ class ColumnAudit(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeStatsPlan(Document):
+class RecomputeStatsPlan(Plan):
     """The audit of the statistics in the log, and the planned work.
 
     `apply` examines the version that it finds again, by the same rules.
     """
 
-    table: str
-    version: int
     planned_at: datetime
     is_noop: bool
     """Whether `apply` would commit nothing."""
@@ -118,7 +116,6 @@ class RecomputeStatsPlan(Document):
     commits: int = 0
     """The estimated number of commits."""
     engine: Literal["local", "spark"] = "local"
-    notes: tuple[str, ...] = ()
 
     @property
     def share_without_bounds(self) -> float:
@@ -127,12 +124,9 @@ class RecomputeStatsPlan(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecomputeStatsResult(Document):
+class RecomputeStatsResult(Result):
     """The completed work."""
 
-    table: str
-    version: int
-    """The latest version that the run has seen."""
     status: Literal["recomputed", "partly", "failed", "nothing-to-do"]
     """`partly`: the run ended early, see `problem`; another run continues. `failed`: files are
     damaged, see `skipped`; the statistics of all others are committed."""
@@ -149,7 +143,6 @@ class RecomputeStatsResult(Document):
     """Files that cannot be read, at most 100. Their statistics are unchanged."""
     num_skipped: int = 0
     problem: str | None = None
-    notes: tuple[str, ...] = ()
 
 
 _SHOWN = 10
@@ -158,7 +151,7 @@ _SHOWN = 10
 
 def plan_facts(plan: RecomputeStatsPlan) -> Facts:
     """The defects, and the bytes that queries read for nothing."""
-    facts: dict[str, object] = {"table": plan.table, "version": plan.version}
+    facts: dict[str, object] = {}
     if not plan.is_noop:
         facts |= {
             "files": plan.num_files,
@@ -182,15 +175,12 @@ def plan_facts(plan: RecomputeStatsPlan) -> Facts:
                 ],
             ),
         }
-    return facts | {"reason": plan.reason, "notes": plan.notes}
+    return facts | {"reason": plan.reason}
 
 
 def result_facts(result: RecomputeStatsResult) -> Facts:
     """The completed work, and the files that cannot be read."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "commits": result.num_commits,
         "files recomputed": result.files_recomputed,
         "files decoded": result.files_decoded or None,
@@ -198,7 +188,6 @@ def result_facts(result: RecomputeStatsResult) -> Facts:
         "skipped": [file.problem for file in result.skipped[:_SHOWN]],
         # The problem of a skipped file is shown once.
         "problem": None if result.status == "failed" else result.problem,
-        "notes": result.notes,
     }
 
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.record import AtLeast, Instant, Record
 
@@ -128,14 +128,12 @@ class PartitionPlan(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewritePlan(Document):
+class RewritePlan(Plan):
     """The files that `apply` would rewrite, in numbers, and why.
 
     `apply` chooses files again on the version that it finds, by the same rules.
     """
 
-    table: str
-    version: int
     planned_at: datetime
     is_noop: bool
     """Whether `apply` would commit nothing."""
@@ -175,7 +173,6 @@ class RewritePlan(Document):
     """At most 100 partitions, those with the most files to rewrite first."""
     num_partitions: int = 0
     """The number of all partitions with files to rewrite."""
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,12 +229,9 @@ class RefusedFile(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewriteResult(Document):
+class RewriteResult(Result):
     """The result of a run."""
 
-    table: str
-    version: int
-    """The latest version that the run saw."""
     status: Literal["rewritten", "partly", "conflict", "failed", "nothing-to-do"]
     """`partly`: the run ended early; another run continues. `conflict`: other writers changed the
     sources of bins, and no bin is committed. `failed`: at least one bin failed, see `problem`; all
@@ -262,4 +256,3 @@ class RewriteResult(Document):
     """Files that were left out, at most 100."""
     num_refused: int = 0
     problem: str | None = None
-    notes: tuple[str, ...] = ()

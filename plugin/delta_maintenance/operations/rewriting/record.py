@@ -27,7 +27,7 @@ _LANDED = ("committed", "remapped", "written-again")
 
 def plan_facts(plan: RewritePlan) -> Facts:
     """Returns the files to rewrite, the reasons and the costs."""
-    facts: dict[str, object] = {"table": plan.table, "version": plan.version}
+    facts: dict[str, object] = {}
     if not plan.is_noop:
         facts |= {
             "files": plan.num_files,
@@ -64,17 +64,12 @@ def plan_facts(plan: RewritePlan) -> Facts:
     return facts | {
         "left alone": _reasons(plan.left_alone),
         "reason": plan.reason,
-        "notes": plan.notes,
     }
 
 
 def result_facts(result: RewriteResult) -> Facts:
     """Returns the amounts before and after, and the bins that were not committed."""
-    facts: dict[str, object] = {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
-    }
+    facts: dict[str, object] = {}
     lost = [bin_ for bin_ in result.bins if bin_.fate not in _LANDED][:_SHOWN]
     left_out = [file.problem for file in result.refused[:_SHOWN]]
     if result.num_bins:
@@ -100,7 +95,7 @@ def result_facts(result: RewriteResult) -> Facts:
         }
     told = {*left_out, *(bin_.problem for bin_ in lost)}
     problem = None if result.problem in told else result.problem
-    return facts | {"problem": problem, "notes": result.notes}
+    return facts | {"problem": problem}
 
 
 def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:

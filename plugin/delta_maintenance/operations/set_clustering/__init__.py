@@ -86,16 +86,12 @@ def result_facts(result: SetClusteringResult) -> Facts:
     """The new clustering columns."""
     removed = "no columns" if result.status == "committed" else None
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "clustered by": result.columns or removed,
         "statistics computed": count_text(result.files_recomputed, "file")
         if result.files_recomputed
         else None,
         "added features": result.added_features,
         "problem": result.problem,
-        "notes": result.notes,
     }
 
 

@@ -76,16 +76,12 @@ def plan_facts(plan: SetPropertiesPlan) -> Facts:
 def result_facts(result: SetPropertiesResult) -> Facts:
     """The present values of the properties."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "properties": {
             change.name: change.after if change.after is not None else "(removed)"
             for change in result.changes
         },
         "added features": result.added_features,
         "problem": result.problem,
-        "notes": result.notes,
     }
 
 

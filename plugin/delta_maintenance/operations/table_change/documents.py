@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
@@ -74,7 +74,7 @@ class ChangeOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangePlan(Document):
+class ChangePlan(Plan):
     """The planned change, and the affected clients."""
 
     table: str
@@ -94,23 +94,18 @@ class ChangePlan(Document):
     added_features: tuple[str, ...]
     """Without features that were already implied."""
     cut_off: tuple[CutOff, ...]
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResult(Document):
+class ChangeResult(Result):
     """The change that was made."""
 
-    table: str
-    version: int
-    """The version of the commit, or the newest version that was read if there is no commit."""
     status: Status
     attempts: int = 0
     """Versions tried."""
     added_features: tuple[str, ...] = ()
     problem: str | None = None
     """The reason of a conflict, and the remedy."""
-    notes: tuple[str, ...] = ()
 
 
 OUTCOMES = {
@@ -136,8 +131,6 @@ def change_facts(plan: ChangePlan) -> dict[str, object]:
     """The changes, and the affected clients."""
     before, after = plan.protocol_before, plan.protocol_after
     return {
-        "table": plan.table,
-        "version": plan.version,
         "reason": plan.reason,
         "protocol": protocol_text(before),
         "becomes": None if after == before else protocol_text(after),

@@ -85,14 +85,10 @@ def plan_facts(plan: UpgradeProtocolPlan) -> Facts:
 def result_facts(result: UpgradeProtocolResult) -> Facts:
     """The present protocol."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "protocol": None if result.protocol is None else protocol_text(result.protocol),
         "added features": result.added_features,
         "converted domains": result.converted_domains,
         "problem": result.problem,
-        "notes": result.notes,
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import (
@@ -166,12 +166,9 @@ class KeptGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumPlan(Document):
+class VacuumPlan(Plan):
     """The files to delete and to keep, with reasons. The survey contains the exact list."""
 
-    table: str
-    version: int
-    """The latest version when the plan was made."""
     planned_at: Instant
     options: VacuumOptions
     engine: Literal["local", "spark"]
@@ -206,9 +203,6 @@ class VacuumPlan(Document):
     last_commit: int | None = None
     """The last commit whose removed files are all deleted afterwards, with those of all older
     commits. The next `lite` vacuum begins after it."""
-    reason: str
-    """One sentence: how the files were found, or why none are deleted."""
-    notes: tuple[str, ...] = ()
 
     @property
     def is_noop(self) -> bool:
@@ -217,12 +211,9 @@ class VacuumPlan(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VacuumResult(Document):
+class VacuumResult(Result):
     """The deleted files."""
 
-    table: str
-    version: int
-    """The latest known version, including this run's own commits."""
     status: Literal["vacuumed", "partly", "nothing-to-do"]
     """`partly`: some files could not be deleted, or should not have been deleted. See
     `failures`.
@@ -248,14 +239,11 @@ class VacuumResult(Document):
     """The version of the commit VACUUM START."""
     end_version: int | None = None
     """The version of the commit VACUUM END."""
-    notes: tuple[str, ...] = ()
 
 
 def plan_facts(plan: VacuumPlan) -> Facts:
     """Returns the facts of a plan: the files to delete and the files to keep, with reasons."""
     facts: dict[str, object] = {
-        "table": plan.table,
-        "version": plan.version,
         "engine": plan.engine,
         "retention": plan.retention,
         "reason": plan.reason,
@@ -274,16 +262,12 @@ def plan_facts(plan: VacuumPlan) -> Facts:
     facts["kept"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
     facts["needs --allow-large-delete"] = plan.large
     facts["commits"] = "VACUUM START and VACUUM END" if plan.logs_commits else None
-    facts["notes"] = plan.notes
     return facts
 
 
 def result_facts(result: VacuumResult) -> Facts:
     """Returns the facts of a result: the deleted files, and those that were not deleted."""
     return {
-        "table": result.table,
-        "version": result.version,
-        "status": result.status,
         "deleted": f"{count_text(result.deleted, 'file')} ({size_text(result.bytes)})",
         "empty directories": result.directories or None,
         "referenced again before deletion": result.spared or None,
@@ -293,7 +277,6 @@ def result_facts(result: VacuumResult) -> Facts:
         "held by": [str(holder) for holder in result.held],
         "VACUUM START": result.start_version,
         "VACUUM END": result.end_version,
-        "notes": result.notes,
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from delta_maintenance.operations.core.documents import Document
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.flags import (
     Engine,
     Flag,
@@ -40,17 +40,13 @@ class TouchOptions(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TouchPlan(Document):
+class TouchPlan(Plan):
     """Whether the table is idle."""
 
-    table: str
-    version: int
     planned_at: datetime
     options: TouchOptions
     idle: bool
     engine: Literal["local", "spark"]
-    reason: str
-    notes: tuple[str, ...] = ()
 
     @property
     def is_noop(self) -> bool:
@@ -59,15 +55,12 @@ class TouchPlan(Document):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TouchResult(Document):
+class TouchResult(Result):
     """The version that was added."""
 
-    table: str
-    version: int
     status: Literal["touched", "nothing-to-do", "conflict"]
     touched_by: str | None = None
     """The engine: `local` or the release of Spark."""
-    notes: tuple[str, ...] = ()
 
 
 RECORD = OperationRecord(
