@@ -39,7 +39,6 @@ from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
     block,
-    given,
     not_due,
 )
 from delta_maintenance.operations.core.context import RunContext
@@ -309,13 +308,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
             f"row tracking is {health.row_tracking}; run backfill-row-ids manually with the "
             "option that changes this",
         )
-    options = BackfillRowIdsOptions(
-        **given(
-            engine=engine.prefer,
-            auto_spark_files=engine.spark_files,
-            other_writers=context.rules.other_writers,
-        )
-    ).validated()
+    options = context.options(BackfillRowIdsOptions)
     commits = math.ceil(health.num_files / options.files_per_commit) + 2
     return AssessedOperation(
         operation="backfill-row-ids",

@@ -12,7 +12,6 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    given,
     not_due,
 )
 from delta_maintenance.operations.core.context import RunContext
@@ -66,16 +65,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         reason = f"the oldest commit {since} is older than {duration_text(rule.max_age)}"
     else:
         return not_due("checkpoint", f"{count_text(commits, 'commit')} {since}", due_at)
-    options = CheckpointOptions(
-        **given(
-            kind=rule.kind,
-            actions_per_sidecar=rule.actions_per_sidecar,
-            incremental=rule.incremental,
-            time_zone=rule.time_zone,
-            engine=context.rules.engine.prefer,
-            auto_spark_bytes=context.rules.engine.spark_log_bytes,
-        )
-    ).validated()
+    options = context.options(CheckpointOptions, rule)
     plan = checkpoint.plan(context.snapshot, options, context=RunContext.at(context.now))
     if plan.is_noop:
         return not_due("checkpoint", plan.reason)

@@ -15,7 +15,6 @@ from delta_maintenance.operations.core.assessment import (
     block,
     not_due,
     requests_to_list,
-    since,
 )
 from delta_maintenance.operations.core.facts import count_text, duration_text
 from delta_maintenance.operations.core.policy_values import Duration
@@ -54,10 +53,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         )
     if not health.expired_log_files:
         return not_due("clean-log", "the log retention covers the whole log")
-    last_run = context.last_run("clean-log")
-    _, due_at = since(
-        "clean-log", last_run.at if last_run is not None else None, rule.every, context.now
-    )
+    _, due_at = context.since_last_run("clean-log", rule.every)
     expired = f"{count_text(health.expired_log_files, 'file')} of the log past the retention"
     if due_at is not None:
         return not_due(
@@ -69,7 +65,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         operation="clean-log",
         status="due",
         reason=expired,
-        options=CleanLogOptions(log_retention=rule.retention, holders=context.rules.holders),
+        options=context.options(CleanLogOptions, rule, log_retention=rule.retention),
         bytes_to_read=health.checkpoint_bytes,
         requests=requests_to_list(health.expired_log_files) + 6,
         reclaims_files=health.expired_log_files,

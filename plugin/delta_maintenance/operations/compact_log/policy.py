@@ -11,7 +11,6 @@ from delta_maintenance.operations.compact_log import CompactLogOptions
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    given,
     not_due,
 )
 from delta_maintenance.operations.core.context import RunContext
@@ -32,13 +31,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         return None
     if context.is_due("checkpoint"):
         return not_due("compact-log", "the checkpoint that is due leaves nothing to compact")
-    options = CompactLogOptions(
-        **given(
-            commits_per_file=rule.commits_per_file,
-            engine=context.rules.engine.prefer,
-            auto_spark_bytes=context.rules.engine.spark_log_bytes,
-        )
-    ).validated()
+    options = context.options(CompactLogOptions, rule)
     plan = compact_log.plan(context.snapshot, options, context=RunContext.at(context.now))
     last_run = context.last_run("compact-log")
     # Windows without remaining actions, and windows with contradictory commits, are skipped.

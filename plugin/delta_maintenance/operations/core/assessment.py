@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -123,6 +123,7 @@ _LISTED_AT_ONCE = 1000
 """The number of files that one request lists."""
 
 Value = TypeVar("Value")
+O = TypeVar("O", bound=Record)  # noqa: E741  the Options of an operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +143,36 @@ class EvaluationContext:
         value = self.rules.value(key)
         return value if isinstance(value, kind) else None
 
+    def options(self, kind: type[O], rule: Iterable[tuple[str, Any]] = (), **own_values: Any) -> O:
+        """Returns the Options of an operation: the keys of its rule, and what the rules of the
+        table say of engines, writers and holders, as far as the Options have these fields.
+
+        `own_values` take precedence; None leaves the default of the Options. Raises
+        `InvalidRequestError` for a value that the Options do not allow.
+        """
+        engine = self.rules.engine
+        values = {
+            "engine": engine.prefer,
+            "auto_spark_bytes": engine.spark_log_bytes,
+            "auto_spark_files": engine.spark_files,
+            "other_writers": self.rules.other_writers,
+            "holders": self.rules.holders,
+            **dict(rule),
+            **own_values,
+        }
+        names = (field.name for field in fields(kind))
+        given = {name: values[name] for name in names if values.get(name) is not None}
+        return kind(**given).validated()
+
     def last_run(self, name: str) -> LastRun | None:
         """Returns the last successful run, if there is a record of it."""
         run = self.last_runs.get(name)
         return run if run is not None and run.succeeded else None
+
+    def since_last_run(self, name: str, every: timedelta) -> tuple[str, datetime | None]:
+        """Returns `since` for the last successful run."""
+        last_run = self.last_run(name)
+        return since(name, None if last_run is None else last_run.at, every, self.now)
 
 
 def not_due(name: str, reason: str, due_at: datetime | None = None) -> AssessedOperation:
@@ -171,11 +198,6 @@ def since(
     if now - last >= every:
         return f"the last {name} was at {text(last)}, more than {duration_text(every)} ago", None
     return f"the last {name} was at {text(last)}", last + every
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """Returns the options that the policy sets; the operation has defaults for the others."""
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def requests_to_list(files: int) -> int:

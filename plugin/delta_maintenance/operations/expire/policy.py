@@ -12,9 +12,7 @@ from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
     block,
-    given,
     not_due,
-    since,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.policy_values import Duration
@@ -52,22 +50,11 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule(_NAME, ExpireRule)
     if rule is None:
         return None
-    last_run = context.last_run(_NAME)
-    calendar_reason, due_at = since(
-        _NAME, None if last_run is None else last_run.at, rule.every, context.now
-    )
+    calendar_reason, due_at = context.since_last_run(_NAME, rule.every)
     if due_at is not None:
         return not_due(_NAME, calendar_reason, due_at)
-    options = ExpireOptions(
-        column=rule.column,
-        older_than=rule.older_than,
-        mixed=rule.mixed,
-        unit=rule.unit,
-        time_zone=rule.time_zone,
-        holders=context.rules.holders,
-        **given(other_writers=context.rules.other_writers),
-    )
     try:
+        options = context.options(ExpireOptions, rule)
         plan = expire.plan(context.snapshot, options, context=RunContext.at(context.now))
     except InvalidRequestError as error:
         return block(_NAME, f"{error.problem}; {error.remedy}")

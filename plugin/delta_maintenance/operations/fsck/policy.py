@@ -7,10 +7,8 @@ from pydantic import Field, PositiveInt
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    given,
     not_due,
     requests_to_list,
-    since,
 )
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
@@ -34,21 +32,16 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule("fsck", FsckRule)
     if rule is None:
         return None
-    last_run = context.last_run("fsck")
-    reason, due_at = since(
-        "fsck", last_run.at if last_run is not None else None, rule.every, context.now
-    )
+    reason, due_at = context.since_last_run("fsck", rule.every)
     corrupt = [run.operation for run in context.last_runs.values() if run.corruption is not None]
     if corrupt:
         reason = f"{corrupt[0]} reported corruption"
     elif due_at is not None:
         return not_due("fsck", reason, due_at)
     engine = context.rules.engine
-    options = FsckOptions(
-        **given(deep=rule.deep, engine=engine.prefer, auto_spark_files=engine.spark_files),
-        # A sample without findings says nothing about the files that others are in.
-        sample=None if corrupt else rule.sample,
-    ).validated()
+    # A sample without findings says nothing about the files that others are in.
+    sample = None if corrupt else rule.sample
+    options = context.options(FsckOptions, rule, sample=sample, other_writers=None)
     health = context.health
     files = min(health.num_files, options.sample or health.num_files)
     many = engine.prefer == "spark" or (

@@ -7,9 +7,7 @@ from pydantic import Field
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    given,
     not_due,
-    since,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.policy_values import Duration
@@ -40,9 +38,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     from delta_maintenance.operations.layout import operation
 
     last_run = context.last_run("layout")
-    calendar_reason, due_at = since(
-        "layout", None if last_run is None else last_run.at, rule.every, context.now
-    )
+    calendar_reason, due_at = context.since_last_run("layout", rule.every)
     if due_at is not None:
         return not_due("layout", calendar_reason, due_at)
     named = rule.columns
@@ -51,7 +47,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         named = operation.clustered_by(context.snapshot)
         if not named:
             return not_due("layout", "neither conditions nor clustering columns are known")
-    options = LayoutOptions(**given(where=rule.where, queries=rule.queries, columns=named))
+    options = context.options(LayoutOptions, rule, columns=named)
     plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
     if plan.status != "pays" and (last_run is None or last_run.status != "pays"):
         return not_due("layout", plan.reason)

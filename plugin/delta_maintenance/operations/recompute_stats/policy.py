@@ -8,9 +8,7 @@ from delta_maintenance.operations import recompute_stats
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    given,
     not_due,
-    since,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.policy_values import Duration, Share
@@ -39,22 +37,10 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule("statistics", StatisticsRule)
     if rule is None:
         return None
-    last_run = context.last_run(_NAME)
-    calendar_reason, due_at = since(
-        _NAME, None if last_run is None else last_run.at, rule.every, context.now
-    )
+    calendar_reason, due_at = context.since_last_run(_NAME, rule.every)
     if due_at is not None:
         return not_due(_NAME, calendar_reason, due_at)
-    engine = context.rules.engine
-    options = RecomputeStatsOptions(
-        check_writers=rule.check_writers,
-        check_files=rule.check_files,
-        **given(
-            engine=engine.prefer,
-            auto_spark_files=engine.spark_files,
-            other_writers=context.rules.other_writers,
-        ),
-    )
+    options = context.options(RecomputeStatsOptions, rule)
     plan = recompute_stats.plan(context.snapshot, options, context=RunContext.at(context.now))
     share = plan.bytes / plan.total_bytes if plan.total_bytes else 0.0
     if plan.is_noop:

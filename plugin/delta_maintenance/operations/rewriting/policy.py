@@ -14,9 +14,7 @@ from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
-    given,
     not_due,
-    since,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
@@ -41,18 +39,6 @@ class RewriteRule(Rule):
     max_duration: Duration | None = None
     """After this time a run begins no further work."""
 
-    def shared_options(self, context: EvaluationContext) -> dict[str, Any]:
-        """Returns the fields of `RewriteOptions` that the policy sets."""
-        return given(
-            where=self.where,
-            quiet_for=self.quiet_for,
-            max_bytes=self.max_bytes,
-            max_duration=self.max_duration,
-            other_writers=context.rules.other_writers,
-            engine=context.rules.engine.prefer,
-            auto_spark_bytes=context.rules.engine.spark_data_bytes,
-        )
-
 
 class NewFileRule(RewriteRule):
     """The settings of the rules that choose the form of new files."""
@@ -71,14 +57,9 @@ class NewFileRule(RewriteRule):
     bloom: tuple[str, ...] = ()
     """The columns for which new files get bloom filters, besides those that the old files have."""
 
-    def shared_options(self, context: EvaluationContext) -> dict[str, Any]:
-        """Returns the fields of `NewFileOptions` that the policy sets."""
-        return super().shared_options(context) | given(
-            reader=self.reader,
-            target_bytes=self.target_bytes,
-            row_group_rows=self.row_group_rows,
-            bloom=self.bloom,
-        )
+
+def _spark_from(context: EvaluationContext) -> dict[str, Any]:
+    return {"auto_spark_bytes": context.rules.engine.spark_data_bytes}
 
 
 def files_saved(rule: NewFileRule, plan: RewritePlan) -> tuple[bool, str]:
@@ -107,10 +88,7 @@ def due_rewrite(
     rule = context.rule(name, rule_type)
     if rule is None:
         return None
-    last_run = context.last_run(name)
-    calendar_reason, due_at = since(
-        name, None if last_run is None else last_run.at, rule.every, context.now
-    )
+    calendar_reason, due_at = context.since_last_run(name, rule.every)
     if due_at is not None:
         return not_due(name, calendar_reason, due_at)
     plan = planned(rule, context)
@@ -177,7 +155,7 @@ def _is_clustered(context: EvaluationContext) -> bool:
 
 def _cluster_options(rule: ClusterRule, context: EvaluationContext) -> ClusterOptions:
     by = () if _is_clustered(context) else rule.by
-    return ClusterOptions(**rule.shared_options(context), by=by, curve=rule.curve)
+    return context.options(ClusterOptions, rule, by=by, **_spark_from(context))
 
 
 def _planned_cluster(rule: ClusterRule, context: EvaluationContext) -> ClusterPlan:
@@ -232,8 +210,7 @@ def due_optimize(context: EvaluationContext) -> AssessedOperation | None:
 
 
 def _planned_optimize(rule: OptimizeRule, context: EvaluationContext) -> OptimizePlan:
-    own_options = given(min_files=rule.min_files, deleted_percent=rule.deleted_percent)
-    options = OptimizeOptions(**rule.shared_options(context), **own_options)
+    options = context.options(OptimizeOptions, rule, **_spark_from(context))
     return optimize.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 
@@ -261,10 +238,7 @@ def due_purge(context: EvaluationContext) -> AssessedOperation | None:
 
 
 def _planned_purge(rule: PurgeRule, context: EvaluationContext) -> PurgePlan:
-    own_options = given(above_percent=rule.above_percent, dropped_columns=rule.dropped_columns)
-    options = PurgeOptions(
-        **rule.shared_options(context), **own_options, holders=context.rules.holders
-    )
+    options = context.options(PurgeOptions, rule, **_spark_from(context))
     return purge.plan(context.snapshot, options, context=RunContext.at(context.now))
 
 

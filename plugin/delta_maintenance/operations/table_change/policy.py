@@ -50,7 +50,7 @@ def due_set_properties(context: EvaluationContext) -> AssessedOperation | None:
         properties[ENABLED_PROPERTY] = "false"
     if not properties:
         return None
-    options = SetPropertiesOptions(properties=properties, other_writers=context.rules.other_writers)
+    options = context.options(SetPropertiesOptions, properties=properties)
     plan = set_properties.plan(context.snapshot, options, context=RunContext.at(context.now))
     return assessed("set-properties", plan, options)
 
@@ -60,8 +60,6 @@ def due_upgrade_protocol(context: EvaluationContext) -> AssessedOperation | None
     rule = context.rule(KEY, ProtocolRule)
     if rule is None or not rule.features:
         return None
-    options = UpgradeProtocolOptions(
-        features=rule.features, other_writers=context.rules.other_writers
-    )
+    options = context.options(UpgradeProtocolOptions, rule)
     plan = upgrade_protocol.plan(context.snapshot, options, context=RunContext.at(context.now))
     return assessed("upgrade-protocol", plan, options)

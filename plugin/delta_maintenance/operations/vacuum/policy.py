@@ -15,7 +15,6 @@ from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
     block,
-    given,
     not_due,
     requests_to_list,
     since,
@@ -92,19 +91,8 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         mode = "full"
         reason += ", in full, because the log no longer contains all removals"
     share = context.rules.limits.max_deleted_share
-    options = VacuumOptions(
-        **given(
-            mode=mode,
-            retention=rule.retention,
-            archived=rule.archived,
-            log_commits=rule.log_commits,
-            holders=context.rules.holders,
-            other_writers=context.rules.other_writers,
-            allow_large_delete=share is None or share > _OWN_SHARE,
-            engine=context.rules.engine.prefer,
-            auto_spark_bytes=context.rules.engine.spark_log_bytes,
-        )
-    ).validated()
+    large = share is None or share > _OWN_SHARE
+    options = context.options(VacuumOptions, rule, mode=mode, allow_large_delete=large)
     return AssessedOperation(
         operation="vacuum",
         status="due",

@@ -29,12 +29,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     rule = context.rule("touch", TouchRule)
     if rule is None:
         return None
-    options = TouchOptions(
-        older_than=rule.every,
-        note=rule.note,
-        engine=context.rules.engine.prefer,
-        other_writers=context.rules.other_writers,
-    )
+    options = context.options(TouchOptions, rule, older_than=rule.every)
     plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
     if plan.is_noop:
         written = context.snapshot.timestamp
