@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.core.record import AtLeast, Positive, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.backfill_row_ids.operation import apply, plan
@@ -33,26 +33,25 @@ NO_ROW_ID = -1
 class BackfillRowIdsOptions(Record):
     """Options of a row ID backfill."""
 
-    files_per_commit: Annotated[
-        int, AtLeast(1), Flag("files that one commit gives row IDs to, by default {default}")
-    ] = 22_000
+    files_per_commit: Positive = option(
+        22_000, "files that one commit gives row IDs to, by default {default}"
+    )
     engine: flags.Engine = "auto"
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of such files from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
     operation_id: flags.OperationId = None
     operation_since: flags.OperationSince = None
-    checkpoint: Annotated[
-        bool, Flag("write no checkpoint after the batches; the next reader replays all of them")
-    ] = True
+    checkpoint: bool = option(
+        True, "write no checkpoint after the batches; the next reader replays all of them"
+    )
     """Whether to write a checkpoint after the batches. Without it, readers replay all batches."""
-    convert_draft: Annotated[
-        bool, Flag("convert a table from the 2023 draft of row tracking to the final format")
-    ] = False
-    lift_suspension: Annotated[
-        bool,
-        Flag("unset delta.rowTrackingSuspended, which a writer sets while it drops the feature"),
-    ] = False
+    convert_draft: bool = option(
+        False, "convert a table from the 2023 draft of row tracking to the final format"
+    )
+    lift_suspension: bool = option(
+        False, "unset delta.rowTrackingSuspended, which a writer sets while it drops the feature"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

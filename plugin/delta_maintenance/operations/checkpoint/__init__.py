@@ -9,7 +9,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -17,7 +17,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.checkpoint.operation import apply, plan
@@ -40,42 +40,31 @@ less, `always` or an error if it is not possible, or `never`.
 class CheckpointOptions(Record):
     """Options of a checkpoint."""
 
-    kind: Annotated[
-        CheckpointKind,
-        Flag(
-            "classic is V1; the others are V2: one file under the classic name, or a "
-            "UUID-named top-level file as JSON or Parquet; auto, the default, follows the table's "
-            "delta.checkpointPolicy"
-        ),
-    ] = "auto"
-    actions_per_sidecar: Annotated[
-        int,
-        AtLeast(0),
-        Flag(
-            "for V2 checkpoints: the maximum number of file actions per sidecar, by default "
-            "{default}; 0 keeps them in the top-level file"
-        ),
-    ] = 50_000
+    kind: CheckpointKind = option(
+        "auto",
+        "classic is V1; the others are V2: one file under the classic name, or a "
+        "UUID-named top-level file as JSON or Parquet; auto, the default, follows the table's "
+        "delta.checkpointPolicy",
+    )
+    actions_per_sidecar: Count = option(
+        50_000,
+        "for V2 checkpoints: the maximum number of file actions per sidecar, by default "
+        "{default}; 0 keeps them in the top-level file",
+    )
     """Tables with less than a few million files get smaller sidecars, so that the removal of one
     file rewrites little."""
-    incremental: Annotated[
-        Incremental,
-        Flag(
-            "for V2 checkpoints: take over the sidecars of the newest checkpoint without "
-            "files that a later commit has added or removed. auto, the default, does so if that "
-            "writes less; always fails if that is not possible; with never, all sidecars are "
-            "written"
-        ),
-    ] = "auto"
-    time_zone: Annotated[
-        str | None,
-        Flag(
-            "IANA name of the time zone of partition values of type timestamp that have no "
-            "zone, such as Europe/Paris; only needed if the table sets "
-            "delta.checkpoint.writeStatsAsStruct",
-            metavar="Z",
-        ),
-    ] = None
+    incremental: Incremental = option(
+        "auto",
+        "for V2 checkpoints: take over the sidecars of the newest checkpoint without files that a "
+        "later commit has added or removed. auto, the default, does so if that writes less; always "
+        "fails if that is not possible; with never, all sidecars are written",
+    )
+    time_zone: str | None = option(
+        None,
+        "IANA name of the time zone of partition values of type timestamp that have no zone, such "
+        "as Europe/Paris; only needed if the table sets delta.checkpoint.writeStatsAsStruct",
+        metavar="Z",
+    )
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30
     """For `engine="auto"`: the number of bytes of log from which on Spark is used."""

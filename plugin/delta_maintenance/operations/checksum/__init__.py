@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 class ChecksumOptions(Record):
     """Options of version checksums."""
 
-    checkpoints: Annotated[
-        bool,
-        Flag(
-            "also write the checksum of each version with a checkpoint, which is the default; "
-            "otherwise only that of the latest version"
-        ),
-    ] = True
+    checkpoints: bool = option(
+        True,
+        "also write the checksum of each version with a checkpoint, which is the default; "
+        "otherwise only that of the latest version",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +102,7 @@ RECORD = OperationRecord(
     summary="write missing version checksums, so that readers get counts without the log",
     description=(
         "Write the version checksum of the latest version and of each version with a checkpoint "
-        "that has none. Adds no version, deletes nothing, and never changes an existing "
-        "checksum."
+        "that has none. Adds no version, deletes nothing, and never changes an existing checksum."
     ),
     options=ChecksumOptions,
     plan=ChecksumPlan,

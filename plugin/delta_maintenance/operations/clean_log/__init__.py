@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -62,21 +62,19 @@ class FileGroup(Record):
 class CleanLogOptions(Record):
     """How much history is kept."""
 
-    log_retention: Annotated[
-        timedelta | None,
-        Flag(
-            "how long history is kept, such as '60 days'; by default the table's "
-            "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
-            "both flags below",
-            metavar="I",
-        ),
-    ] = None
-    allow_short_retention: Annotated[
-        bool, Flag("allow deleting history that the table's own retention, or the last day, covers")
-    ] = False
-    no_other_writers: Annotated[
-        bool, Flag("confirm that no client writes to the table or reads its history during the run")
-    ] = False
+    log_retention: timedelta | None = option(
+        None,
+        "how long history is kept, such as '60 days'; by default the table's "
+        "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
+        "both flags below",
+        metavar="I",
+    )
+    allow_short_retention: bool = option(
+        False, "allow deleting history that the table's own retention, or the last day, covers"
+    )
+    no_other_writers: bool = option(
+        False, "confirm that no client writes to the table or reads its history during the run"
+    )
     as_of: Instant | None = None
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import PolicyPart
 from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
@@ -19,27 +19,21 @@ if TYPE_CHECKING:
 class ClusterOptions(NewFileOptions):
     """Options that select the files to cluster, and the order of their rows."""
 
-    by: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a column by which to order the rows of a table without clustering columns, such "
-            "as country or address.city; repeatable",
-            name="--by",
-            metavar="COLUMN",
-        ),
-    ] = ()
+    by: tuple[str, ...] = option(
+        (),
+        "a column by which to order the rows of a table without clustering columns, such "
+        "as country or address.city; repeatable",
+        name="--by",
+        metavar="COLUMN",
+    )
     """Dots separate the names of nested columns; names with dots are in backticks."""
-    curve: Annotated[
-        Literal["hilbert", "z-order", "linear"],
-        Flag(
-            "the order of rows by several columns: hilbert, the default, serves all columns "
-            "alike; linear serves the first column best"
-        ),
-    ] = "hilbert"
+    curve: Literal["hilbert", "z-order", "linear"] = option(
+        "hilbert",
+        "the order of rows by several columns: hilbert, the default, serves all columns "
+        "alike; linear serves the first column best",
+    )
     """`z-order` serves all columns alike, too."""
-    full: Annotated[
-        bool, Flag("also cluster files of other clustering columns or providers again")
-    ] = False
+    full: bool = option(False, "also cluster files of other clustering columns or providers again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

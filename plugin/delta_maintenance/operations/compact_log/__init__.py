@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -31,30 +31,25 @@ Version = Annotated[int, AtLeast(0)]
 class CompactLogOptions(Record):
     """Options of a log compaction."""
 
-    commits_per_file: Annotated[
-        int, AtLeast(2), Flag("number of commits per compaction, by default {default}")
-    ] = 10
+    commits_per_file: Annotated[int, AtLeast(2)] = option(
+        10, "number of commits per compaction, by default {default}"
+    )
     """A reader opens one file per full window and every commit after the last window. Between two
     checkpoints that are n commits apart, that number is smallest for windows of about the square
     root of n commits, and most tables get a checkpoint every ten to a hundred commits."""
-    first_version: Annotated[
-        Version | None,
-        Flag(
-            "the first version to cover, by default the one after the newest checkpoint",
-            name="--from",
-        ),
-    ] = None
-    last_version: Annotated[
-        Version | None,
-        Flag("the last version that may be covered, by default the latest", name="--to"),
-    ] = None
-    partial: Annotated[
-        bool,
-        Flag(
-            "let the last compaction cover fewer commits; otherwise, the last commits wait "
-            "until there are enough of them"
-        ),
-    ] = False
+    first_version: Version | None = option(
+        None,
+        "the first version to cover, by default the one after the newest checkpoint",
+        name="--from",
+    )
+    last_version: Version | None = option(
+        None, "the last version that may be covered, by default the latest", name="--to"
+    )
+    partial: bool = option(
+        False,
+        "let the last compaction cover fewer commits; otherwise, the last commits wait "
+        "until there are enough of them",
+    )
     """The next run begins after it, because compactions never overlap."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30

@@ -1,17 +1,21 @@
 """Names, help and bounds of an operation's Options on the command line and in forms.
 
-A field that users can set has a `Flag` in its `Annotated` type. The type of the flag's value, its
-choices and its bounds follow from that type and from the default.
+A field that users can set is an `option`. A required field, and one that several Options have, has
+the `Flag` in its `Annotated` type. The type of the flag's value, its choices and its bounds follow
+from the type and from the default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import field as dataclass_field
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from delta_maintenance.operations.core.record import Instant, Record, Remark
 from delta_maintenance.table.commit.other_writers import OtherWriters
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,20 @@ class Flag(Remark):
     """Whether the value is a positional argument."""
     example: str | None = None
     """For a required field: an example value for error messages and forms."""
+
+
+def option(
+    default: Value,
+    help: str,
+    *,
+    name: str | None = None,
+    metavar: str | None = None,
+    positional: bool = False,
+) -> Value:
+    """Declares a field of Options with its default and its flag."""
+    flag = Flag(help, name=name, metavar=metavar, positional=positional)
+    declared: Any = dataclass_field(default=default, metadata={"flag": flag})
+    return cast(Value, declared)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +142,7 @@ def _fields_of(kind: type[Any]) -> set[str]:
 
 def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
     metadata, kind, may_be_none = _unwrap(hint)
-    flag = next((item for item in metadata if isinstance(item, Flag)), None)
+    flag = next((item for item in metadata if isinstance(item, Flag)), field.metadata.get("flag"))
     if flag is None:
         return None
     default = field.default

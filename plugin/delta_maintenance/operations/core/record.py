@@ -51,6 +51,10 @@ class AtLeast:
         return {**handler(source), "ge": self.least}
 
 
+Count = Annotated[int, AtLeast(0)]
+Positive = Annotated[int, AtLeast(1)]
+
+
 class _WithZone:
     def allows(self, value: datetime) -> bool:
         return value.utcoffset() is not None

@@ -10,10 +10,10 @@ from delta_maintenance.operations.clean_log import CleanLogResult, FileGroup
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, instant_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import AtLeast, Instant, Positive, Record
 from delta_maintenance.operations.holds.models import HeldBack, Holders
 from delta_maintenance.operations.table_change.documents import (
     CutOff,
@@ -59,24 +59,20 @@ class DropFeatureOptions(Record):
             example="deletionVectors",
         ),
     ]
-    truncate_history: Annotated[
-        bool,
-        Flag(
-            "delete the versions that used the feature, instead of protecting them with "
-            "checkpointProtection. This takes a second run, once they are older than the table's "
-            "delta.dropFeatureTruncateHistory.retentionDuration, by default a day"
-        ),
-    ] = False
+    truncate_history: bool = option(
+        False,
+        "delete the versions that used the feature, instead of protecting them with "
+        "checkpointProtection. This takes a second run, once they are older than the table's "
+        "delta.dropFeatureTruncateHistory.retentionDuration, by default a day",
+    )
     other_writers: flags.OtherWritersField = None
     """A retention of history below a day requires `none`."""
     operation_id: flags.OperationId = None
     """By default the plan's ID."""
     operation_since: flags.OperationSince = None
-    files_per_commit: Annotated[
-        int,
-        AtLeast(1),
-        Flag("files that one commit adds again without row IDs, by default {default}"),
-    ] = 22_000
+    files_per_commit: Positive = option(
+        22_000, "files that one commit adds again without row IDs, by default {default}"
+    )
     as_of: Instant | None = None
     """For `truncate_history`: the instant at which ages are measured, so that history whose
     retention ended later is kept. Set for a plan that was approved some time ago.
@@ -244,10 +240,9 @@ RECORD = OperationRecord(
     title="Drop a table feature",
     summary="remove a table feature, so that more clients can use the table",
     description=(
-        "Disable a table feature, remove its traces from the table, verify in the log that none "
-        "is left, and drop the feature from the protocol. Older versions are kept and protected "
-        "from clients that would misread them, or are deleted. Another run completes an "
-        "interrupted one."
+        "Disable a table feature, remove its traces from the table, verify in the log that none is "
+        "left, and drop the feature from the protocol. Older versions are kept and protected from "
+        "clients that would misread them, or are deleted. Another run completes an interrupted one."
     ),
     options=DropFeatureOptions,
     plan=DropFeaturePlan,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import OperationRecord
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Instant, Record
@@ -50,14 +50,12 @@ class ErasureReportOptions(Record):
             example="id = 4711",
         ),
     ]
-    clones: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a shallow clone of this table, which is searched too; repeatable",
-            name="--clone",
-            metavar="URI",
-        ),
-    ] = ()
+    clones: tuple[str, ...] = option(
+        (),
+        "a shallow clone of this table, which is searched too; repeatable",
+        name="--clone",
+        metavar="URI",
+    )
     """In addition to those of `holders`. The files of this table that they need have no end."""
     holders: Holders = Holders()
     """What holds versions and files besides the retention."""

@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.operation import (
     PolicyPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import AtLeast, Instant, Positive, Record
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.rewriting.models import RefusedFile
 
@@ -52,38 +52,31 @@ class ExpireOptions(Record):
             example="400 days",
         ),
     ]
-    mixed: Annotated[
-        Mixed,
-        Flag(
-            "files that also have other rows: leave them, the default; mark their expired "
-            "rows by deletion vectors, if the table allows these; or rewrite them without these "
-            "rows"
-        ),
-    ] = "leave"
-    unit: Annotated[
-        Unit | None, Flag("the unit of a column of integers, which count from 1970-01-01 UTC")
-    ] = None
-    time_zone: Annotated[
-        str | None,
-        Flag(
-            "the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
-            "by default rows stay until they are old enough in every zone",
-            metavar="ZONE",
-        ),
-    ] = None
+    mixed: Mixed = option(
+        "leave",
+        "files that also have other rows: leave them, the default; mark their expired rows by "
+        "deletion vectors, if the table allows these; or rewrite them without these rows",
+    )
+    unit: Unit | None = option(
+        None, "the unit of a column of integers, which count from 1970-01-01 UTC"
+    )
+    time_zone: str | None = option(
+        None,
+        "the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
+        "by default rows stay until they are old enough in every zone",
+        metavar="ZONE",
+    )
     as_of: Instant | None = None
     """The instant as of which ages are computed, if it is earlier than the start of the run. Used
     to apply a plan that was approved some time ago."""
     holders: Holders = Holders()
     """What keeps older versions, which still have the expired rows. The kept versions in the log
     of the table always count."""
-    workers: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            "files that are read or rewritten at the same time; by default one for each "
-            "processor, at most 8"
-        ),
-    ] = None
+    workers: Positive | None = option(
+        None,
+        "files that are read or rewritten at the same time; by default one for each "
+        "processor, at most 8",
+    )
     other_writers: flags.OtherWritersField = None
 
 

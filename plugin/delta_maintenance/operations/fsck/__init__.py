@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document, Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import AtLeast, Instant, Positive, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
@@ -50,65 +50,50 @@ class Finding:
 class FsckOptions(Record):
     """The depth of the check, and the permitted repairs."""
 
-    deep: Annotated[
-        bool,
-        Flag(
-            "open the footer of every data file, and every deletion vector; from 100000 of "
-            "them on by a Spark job, unless --engine says otherwise"
-        ),
-    ] = False
+    deep: bool = option(
+        False,
+        "open the footer of every data file, and every deletion vector; from 100000 of "
+        "them on by a Spark job, unless --engine says otherwise",
+    )
     engine: flags.Engine = "auto"
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of data files and deletion vectors from which on Spark is
     used.
     """
-    sample: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            "with --deep: open only so many data files, and their deletion vectors; each "
-            "day others, until all were opened"
-        ),
-    ] = None
-    repair: Annotated[
-        bool,
-        Flag(
-            "make the repairs that cannot lose data: let _last_checkpoint name an existing "
-            "checkpoint, write damaged, wrong and empty checkpoints again from an older one or "
-            "version 0 and all commits since, delete checksums that repeat a wrong checkpoint, "
-            "delete other empty checkpoint files that are a day old, copy data files to the "
-            "names that the log states, and write stale symlink manifests again"
-        ),
-    ] = False
-    remove_missing_files: Annotated[
-        bool,
-        Flag(
-            "commit removes of the entries whose data files do not exist; the table then "
-            "lacks their rows"
-        ),
-    ] = False
+    sample: Positive | None = option(
+        None,
+        "with --deep: open only so many data files, and their deletion vectors; each "
+        "day others, until all were opened",
+    )
+    repair: bool = option(
+        False,
+        "make the repairs that cannot lose data: let _last_checkpoint name an existing "
+        "checkpoint, write damaged, wrong and empty checkpoints again from an older one or "
+        "version 0 and all commits since, delete checksums that repeat a wrong checkpoint, "
+        "delete other empty checkpoint files that are a day old, copy data files to the "
+        "names that the log states, and write stale symlink manifests again",
+    )
+    remove_missing_files: bool = option(
+        False,
+        "commit removes of the entries whose data files do not exist; the table then "
+        "lacks their rows",
+    )
     """The change data feed of the table shows these rows as deleted."""
-    remove_doubled_files: Annotated[
-        bool,
-        Flag(
-            "commit the missing removes of files that another writer removed without their "
-            "deletion vector, or under another spelling of their path, so that their rows are "
-            "still read"
-        ),
-    ] = False
-    allow_append_only: Annotated[
-        bool,
-        Flag(
-            "with a flag that removes files: also on an append-only table; delta.appendOnly "
-            "is set to false in that commit, and to true in the next one"
-        ),
-    ] = False
-    other_writers: Annotated[
-        OtherWriters | None,
-        Flag(
-            "the other writers of a table on S3, required before entries are removed: writers "
-            "with conditional puts (delta-rs, Trino and others), Delta Spark, or none"
-        ),
-    ] = None
+    remove_doubled_files: bool = option(
+        False,
+        "commit the missing removes of files that another writer removed without their deletion "
+        "vector, or under another spelling of their path, so that their rows are still read",
+    )
+    allow_append_only: bool = option(
+        False,
+        "with a flag that removes files: also on an append-only table; delta.appendOnly "
+        "is set to false in that commit, and to true in the next one",
+    )
+    other_writers: OtherWriters | None = option(
+        None,
+        "the other writers of a table on S3, required before entries are removed: writers "
+        "with conditional puts (delta-rs, Trino and others), Delta Spark, or none",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Record
 from delta_maintenance.operations.holds.models import KeptVersion
 
 if TYPE_CHECKING:
@@ -32,28 +32,23 @@ class KeepVersionOptions(Record):
         ),
     ]
     """At most 64 characters, beginning with a letter."""
-    keep: Annotated[
-        Annotated[int, AtLeast(0)] | None,
-        Flag("the version to keep, by default the latest", name="--version", metavar="N"),
-    ] = None
-    at: Annotated[
-        Instant | None,
-        Flag(
-            "keep the version that was current at this time (ISO 8601, with a time zone)",
-            metavar="TIME",
-        ),
-    ] = None
-    until: Annotated[
-        Instant | None,
-        Flag(
-            "keep it until this time (ISO 8601, with a time zone), by default until it is released",
-            metavar="TIME",
-        ),
-    ] = None
-    why: Annotated[str | None, Flag("the purpose, for plans and reports", metavar="TEXT")] = None
-    release: Annotated[
-        bool, Flag("no longer keep the version with this name; deletes no file of the table")
-    ] = False
+    keep: Count | None = option(
+        None, "the version to keep, by default the latest", name="--version", metavar="N"
+    )
+    at: Instant | None = option(
+        None,
+        "keep the version that was current at this time (ISO 8601, with a time zone)",
+        metavar="TIME",
+    )
+    until: Instant | None = option(
+        None,
+        "keep it until this time (ISO 8601, with a time zone), by default until it is released",
+        metavar="TIME",
+    )
+    why: str | None = option(None, "the purpose, for plans and reports", metavar="TEXT")
+    release: bool = option(
+        False, "no longer keep the version with this name; deletes no file of the table"
+    )
 
 
 Action = Literal["keep", "change", "release", "none"]

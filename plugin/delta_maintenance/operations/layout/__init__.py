@@ -9,10 +9,10 @@ from delta_maintenance.errors import shorten
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Document, Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Positive, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.layout.operation import apply, plan, prepare
@@ -22,39 +22,31 @@ if TYPE_CHECKING:
 class LayoutOptions(Record):
     """The filters to measure, and the share of bytes that they must skip."""
 
-    where: Annotated[
-        tuple[str, ...],
-        Flag("a condition of your queries, in SQL; repeatable", metavar="CONDITION"),
-    ] = ()
-    queries: Annotated[
-        str | None,
-        Flag(
-            "a file with conditions or statements in SQL, or an event log of Spark", metavar="FILE"
-        ),
-    ] = None
-    fail_under: Annotated[
-        Annotated[int, AtLeast(0)] | None,
-        Flag(
-            "fail if all conditions together skip less than this percentage of the bytes",
-            metavar="PERCENT",
-        ),
-    ] = None
-    columns: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a column to measure; repeatable; by default the first 32 with statistics",
-            name="--column",
-            metavar="NAME",
-        ),
-    ] = ()
+    where: tuple[str, ...] = option(
+        (), "a condition of your queries, in SQL; repeatable", metavar="CONDITION"
+    )
+    queries: str | None = option(
+        None,
+        "a file with conditions or statements in SQL, or an event log of Spark",
+        metavar="FILE",
+    )
+    fail_under: Count | None = option(
+        None,
+        "fail if all conditions together skip less than this percentage of the bytes",
+        metavar="PERCENT",
+    )
+    columns: tuple[str, ...] = option(
+        (),
+        "a column to measure; repeatable; by default the first 32 with statistics",
+        name="--column",
+        metavar="NAME",
+    )
     """By default also those of the conditions."""
-    target_bytes: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            "the size in bytes of the files after clustering; by default that of the new "
-            "files of optimize"
-        ),
-    ] = None
+    target_bytes: Positive | None = option(
+        None,
+        "the size in bytes of the files after clustering; by default that of the new "
+        "files of optimize",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import PolicyPart
-from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.core.record import AtLeast, Count
 from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
@@ -20,25 +20,19 @@ if TYPE_CHECKING:
 class OptimizeOptions(NewFileOptions):
     """Options that select the files to merge or rewrite."""
 
-    min_files: Annotated[
-        int,
-        AtLeast(2),
-        Flag("the small files that a partition needs for merging them, by default 2"),
-    ] = 2
-    deleted_percent: Annotated[
-        int,
-        AtLeast(0),
-        Flag("rewrite files with a larger percentage of deleted rows, by default {default}"),
-    ] = 5
-    int96: Annotated[
-        bool, Flag("rewrite files with timestamps of the old type INT96; reads all footers")
-    ] = False
-    other_codecs: Annotated[
-        bool, Flag("rewrite files with another codec than the table's; reads all footers")
-    ] = False
-    full: Annotated[
-        bool, Flag("also rewrite files of a clustering, which loses their clustering")
-    ] = False
+    min_files: Annotated[int, AtLeast(2)] = option(
+        2, "the small files that a partition needs for merging them, by default 2"
+    )
+    deleted_percent: Count = option(
+        5, "rewrite files with a larger percentage of deleted rows, by default {default}"
+    )
+    int96: bool = option(
+        False, "rewrite files with timestamps of the old type INT96; reads all footers"
+    )
+    other_codecs: bool = option(
+        False, "rewrite files with another codec than the table's; reads all footers"
+    )
+    full: bool = option(False, "also rewrite files of a clustering, which loses their clustering")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

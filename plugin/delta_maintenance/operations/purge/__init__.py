@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import PolicyPart
-from delta_maintenance.operations.core.record import AtLeast
+from delta_maintenance.operations.core.record import AtLeast, Count
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
@@ -21,17 +21,14 @@ if TYPE_CHECKING:
 class PurgeOptions(RewriteOptions):
     """Options that select the files to rewrite without their deleted rows."""
 
-    above_percent: Annotated[
-        int,
-        AtLeast(0),
-        Flag(
-            "rewrite only files with a larger percentage of deleted rows; by default, all "
-            "files with deleted rows"
-        ),
-    ] = 0
-    dropped_columns: Annotated[
-        bool, Flag("do not rewrite files only for values of dropped columns, and read no footers")
-    ] = True
+    above_percent: Count = option(
+        0,
+        "rewrite only files with a larger percentage of deleted rows; by default, all "
+        "files with deleted rows",
+    )
+    dropped_columns: bool = option(
+        True, "do not rewrite files only for values of dropped columns, and read no footers"
+    )
     """Whether files with values of dropped columns are rewritten. Footers are read if the table's
     schema shows that columns were dropped."""
     holders: Holders = Holders()

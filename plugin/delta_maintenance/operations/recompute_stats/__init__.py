@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.core.record import AtLeast, Positive, Record
 from delta_maintenance.operations.rewriting.models import ReasonCount, RefusedFile
 
 if TYPE_CHECKING:
@@ -30,39 +30,32 @@ if TYPE_CHECKING:
 class RecomputeStatsOptions(Record):
     """Options of a run."""
 
-    check_writers: Annotated[
-        bool,
-        Flag(
-            "also open files with bounds of floating-point numbers and long decimals, and "
-            "recompute them unless their writer is known to handle NaN"
-        ),
-    ] = False
+    check_writers: bool = option(
+        False,
+        "also open files with bounds of floating-point numbers and long decimals, and "
+        "recompute them unless their writer is known to handle NaN",
+    )
     """The log does not show whether their writer ignored NaN or rounded decimals."""
-    check_files: Annotated[
-        bool,
-        Flag(
-            "also open all other files, and recompute the statistics that their footers, or "
-            "the rows where these do not decide, contradict"
-        ),
-    ] = False
-    all_files: Annotated[
-        bool, Flag("recompute the statistics of all files, not only wrong ones", name="--all")
-    ] = False
-    cluster_by: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a column by which the table is to be clustered; repeatable",
-            name="--cluster-by",
-            metavar="COLUMN",
-        ),
-    ] = ()
-    files_per_commit: Annotated[
-        int, AtLeast(1), Flag("files that one commit adds again, by default {default}")
-    ] = 22_000
-    workers: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag("files that are decoded at the same time; by default one for each processor"),
-    ] = None
+    check_files: bool = option(
+        False,
+        "also open all other files, and recompute the statistics that their footers, or "
+        "the rows where these do not decide, contradict",
+    )
+    all_files: bool = option(
+        False, "recompute the statistics of all files, not only wrong ones", name="--all"
+    )
+    cluster_by: tuple[str, ...] = option(
+        (),
+        "a column by which the table is to be clustered; repeatable",
+        name="--cluster-by",
+        metavar="COLUMN",
+    )
+    files_per_commit: Positive = option(
+        22_000, "files that one commit adds again, by default {default}"
+    )
+    workers: Positive | None = option(
+        None, "files that are decoded at the same time; by default one for each processor"
+    )
     """At most 8 in this process and one for each core on Spark."""
     engine: flags.Engine = "auto"
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000

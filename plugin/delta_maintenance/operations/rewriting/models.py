@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Literal
 
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
-from delta_maintenance.operations.core.flags import Flag
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.record import Count, Instant, Positive, Record
 
 Reader = Literal["spark", "sql-endpoint", "direct-lake"]
 """A reader for which the form of new files can be chosen."""
@@ -21,43 +21,33 @@ DELETED_ROWS = "deleted-rows"
 class RewriteOptions(Record):
     """Options that select the files to rewrite and control the work."""
 
-    where: Annotated[
-        str | None,
-        Flag(
-            "only partitions for which this condition on partition columns holds, such as "
-            "\"day >= '2026-01-01' AND country IN ('DE', 'FR')\"",
-            metavar="SQL",
-        ),
-    ] = None
-    quiet_for: Annotated[
-        timedelta | None,
-        Flag("skip partitions that were written to within this time, such as '1 hour'"),
-    ] = None
-    max_bytes: Annotated[
-        Annotated[int, AtLeast(0)] | None, Flag("the maximum bytes of data files to read")
-    ] = None
-    max_files: Annotated[
-        Annotated[int, AtLeast(0)] | None, Flag("the maximum number of data files to rewrite")
-    ] = None
+    where: str | None = option(
+        None,
+        "only partitions for which this condition on partition columns holds, such as "
+        "\"day >= '2026-01-01' AND country IN ('DE', 'FR')\"",
+        metavar="SQL",
+    )
+    quiet_for: timedelta | None = option(
+        None, "skip partitions that were written to within this time, such as '1 hour'"
+    )
+    max_bytes: Count | None = option(None, "the maximum bytes of data files to read")
+    max_files: Count | None = option(None, "the maximum number of data files to rewrite")
     as_of: Instant | None = None
     """Files that were written after this instant are left alone. Used to apply a plan that was
     approved some time ago.
     """
-    max_duration: Annotated[
-        timedelta | None, Flag("start no further work after this time, such as '30 minutes'")
-    ] = None
+    max_duration: timedelta | None = option(
+        None, "start no further work after this time, such as '30 minutes'"
+    )
     """Started bins are completed."""
-    proof: Annotated[
-        Literal["rows", "counts"],
-        Flag(
-            "the comparison before a commit: rows, the default, compares a digest of every "
-            "value of every row; counts compares only numbers of rows"
-        ),
-    ] = "rows"
-    workers: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag("bins that are rewritten at the same time; by default one for each processor"),
-    ] = None
+    proof: Literal["rows", "counts"] = option(
+        "rows",
+        "the comparison before a commit: rows, the default, compares a digest of every "
+        "value of every row; counts compares only numbers of rows",
+    )
+    workers: Positive | None = option(
+        None, "bins that are rewritten at the same time; by default one for each processor"
+    )
     """At most 8 in this process and one for each core on Spark."""
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 256 << 30
@@ -69,36 +59,28 @@ class RewriteOptions(Record):
 class NewFileOptions(RewriteOptions):
     """Options of the operations that choose the form of new files."""
 
-    reader: Annotated[
-        Reader | None,
-        Flag(
-            "the main reader of the table, for which the size and the row groups of new files "
-            "are chosen: spark, the SQL analytics endpoint of Fabric, or Direct Lake of Power BI; "
-            "--target-bytes and --row-group-rows override the choice"
-        ),
-    ] = None
-    target_bytes: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            "the size of new files in bytes; by default the table's delta.targetFileSize, "
-            "else 128 MiB to 1 GiB by the size of the table"
-        ),
-    ] = None
-    row_group_rows: Annotated[
-        Annotated[int, AtLeast(1)] | None,
-        Flag(
-            "the rows of a row group in new files; fewer if these would take more than "
-            "256 MiB of memory; by default 1,048,576, or as many as take 32 MiB"
-        ),
-    ] = None
-    bloom: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a column for which new files get bloom filters, so that readers of one value "
-            "skip row groups; repeatable; filters of the old files are kept anyway",
-            metavar="COLUMN",
-        ),
-    ] = ()
+    reader: Reader | None = option(
+        None,
+        "the main reader of the table, for which the size and the row groups of new files "
+        "are chosen: spark, the SQL analytics endpoint of Fabric, or Direct Lake of Power BI; "
+        "--target-bytes and --row-group-rows override the choice",
+    )
+    target_bytes: Positive | None = option(
+        None,
+        "the size of new files in bytes; by default the table's delta.targetFileSize, "
+        "else 128 MiB to 1 GiB by the size of the table",
+    )
+    row_group_rows: Positive | None = option(
+        None,
+        "the rows of a row group in new files; fewer if these would take more than "
+        "256 MiB of memory; by default 1,048,576, or as many as take 32 MiB",
+    )
+    bloom: tuple[str, ...] = option(
+        (),
+        "a column for which new files get bloom filters, so that readers of one value "
+        "skip row groups; repeatable; filters of the old files are kept anyway",
+        metavar="COLUMN",
+    )
     """Dots separate the names of nested columns; names with dots are in backticks."""
 
 

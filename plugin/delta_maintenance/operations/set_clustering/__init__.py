@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
 from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
@@ -30,19 +30,15 @@ if TYPE_CHECKING:
 class SetClusteringOptions(ChangeOptions):
     """The clustering columns to set."""
 
-    by: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a clustering column, such as country or address.city; repeatable, at most 4",
-            name="--by",
-            metavar="COLUMN",
-        ),
-    ] = ()
+    by: tuple[str, ...] = option(
+        (),
+        "a clustering column, such as country or address.city; repeatable, at most 4",
+        name="--by",
+        metavar="COLUMN",
+    )
     """They replace the current ones. Dots separate the names of nested columns; names with dots are
     in backticks."""
-    none: Annotated[
-        bool, Flag("remove all clustering columns; files keep the order of their rows")
-    ] = False
+    none: bool = option(False, "remove all clustering columns; files keep the order of their rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
 from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
@@ -41,14 +41,12 @@ class SetPropertiesOptions(ChangeOptions):
     ] = field(default_factory=dict)
     """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` request
     a protocol and are not stored."""
-    remove: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a property to remove; a missing property is not an error; repeatable",
-            name="--unset",
-            metavar="K",
-        ),
-    ] = ()
+    remove: tuple[str, ...] = option(
+        (),
+        "a property to remove; a missing property is not an error; repeatable",
+        name="--unset",
+        metavar="K",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
 from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
@@ -32,28 +32,20 @@ if TYPE_CHECKING:
 class UpgradeProtocolOptions(ChangeOptions):
     """The features that the table should support."""
 
-    features: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a table feature, by its name in the protocol; repeatable",
-            name="--feature",
-            metavar="NAME",
-        ),
-    ] = ()
+    features: tuple[str, ...] = option(
+        (),
+        "a table feature, by its name in the protocol; repeatable",
+        name="--feature",
+        metavar="NAME",
+    )
     """Required features are added as well."""
-    reader_version: Annotated[
-        int | None, Flag("support all features that reader version N implies")
-    ] = None
-    writer_version: Annotated[
-        int | None, Flag("support all features that writer version N implies")
-    ] = None
-    convert_draft: Annotated[
-        bool,
-        Flag(
-            "convert the remains of a 2023 draft of row tracking: the high-water mark moves "
-            "into its domain, and maps that represent the text of a domain become text"
-        ),
-    ] = False
+    reader_version: int | None = option(None, "support all features that reader version N implies")
+    writer_version: int | None = option(None, "support all features that writer version N implies")
+    convert_draft: bool = option(
+        False,
+        "convert the remains of a 2023 draft of row tracking: the high-water mark moves "
+        "into its domain, and maps that represent the text of a domain become text",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

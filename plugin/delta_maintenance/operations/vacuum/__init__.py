@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
-from delta_maintenance.operations.core.flags import Flag
+from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -41,88 +41,71 @@ Version = Annotated[int, AtLeast(0)]
 class VacuumOptions(Record):
     """Options of a vacuum."""
 
-    mode: Annotated[
-        Mode,
-        Flag(
-            "full, the default, lists the table's folder; lite finds only files that the log "
-            "records as removed; inventory reads a list made elsewhere"
-        ),
-    ] = "full"
-    retention: Annotated[
-        timedelta | None,
-        Flag(
-            "how long removed files are kept, such as '30 days'; by default the table's "
-            "delta.deletedFileRetentionDuration, but at least a week. A shorter time requires "
-            "both flags below",
-            metavar="I",
-        ),
-    ] = None
-    allow_short_retention: Annotated[
-        bool, Flag("allow deleting files that the table's own retention, or the last week, covers")
-    ] = False
-    no_other_writers: Annotated[
-        bool,
-        Flag(
-            "confirm that no client writes to the table or reads older versions of it during "
-            "the run"
-        ),
-    ] = False
+    mode: Mode = option(
+        "full",
+        "full, the default, lists the table's folder; lite finds only files that the log "
+        "records as removed; inventory reads a list made elsewhere",
+    )
+    retention: timedelta | None = option(
+        None,
+        "how long removed files are kept, such as '30 days'; by default the table's "
+        "delta.deletedFileRetentionDuration, but at least a week. A shorter time requires "
+        "both flags below",
+        metavar="I",
+    )
+    allow_short_retention: bool = option(
+        False, "allow deleting files that the table's own retention, or the last week, covers"
+    )
+    no_other_writers: bool = option(
+        False,
+        "confirm that no client writes to the table or reads older versions of it during the run",
+    )
     as_of: Instant | None = None
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.
     """
-    keep_versions: Annotated[
-        tuple[Version, ...],
-        Flag(
-            "a version whose files are all kept, whatever its age; repeatable",
-            name="--keep-version",
-        ),
-    ] = ()
+    keep_versions: tuple[Version, ...] = option(
+        (),
+        "a version whose files are all kept, whatever its age; repeatable",
+        name="--keep-version",
+    )
     streams: Streams = ()
     last_read: LastRead = ()
-    clones: Annotated[
-        tuple[str, ...],
-        Flag(
-            "a shallow clone of this table, whose files are kept; repeatable",
-            name="--clone",
-            metavar="URI",
-        ),
-    ] = ()
+    clones: tuple[str, ...] = option(
+        (),
+        "a shallow clone of this table, whose files are kept; repeatable",
+        name="--clone",
+        metavar="URI",
+    )
     """In addition to those of `holders`."""
     holders: Holders = Holders()
     """What else holds versions and files: kept versions, readers and clones. The kept versions in
     the log of the table always count."""
-    inventory: Annotated[
-        str | None,
-        Flag(
-            "with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
-            "table, with the columns path, length, isDir and modificationTime",
-            metavar="URI",
-        ),
-    ] = None
-    foreign_files: Annotated[
-        bool, Flag("also delete files whose names are not those of Delta's files, such as a readme")
-    ] = False
-    archived: Annotated[
-        Literal["keep", "delete"],
-        Flag(
-            "whether unreferenced files in archive classes, such as GLACIER, are kept (the "
-            "default) or deleted"
-        ),
-    ] = "keep"
-    allow_large_delete: Annotated[
-        bool, Flag("allow deleting more than 1,000 files that are more than half of all files")
-    ] = False
-    """The same holds for more than half of all bytes."""
-    ignore_missing_files: Annotated[bool, Flag("continue if files of the table are missing")] = (
-        False
+    inventory: str | None = option(
+        None,
+        "with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
+        "table, with the columns path, length, isDir and modificationTime",
+        metavar="URI",
     )
-    log_commits: Annotated[
-        bool | None, Flag("commit VACUUM START and VACUUM END; by default on all stores but S3")
-    ] = None
-    other_writers: Annotated[
-        OtherWriters | None, Flag("the other writers of a table on S3, required with --log-commits")
-    ] = None
+    foreign_files: bool = option(
+        False, "also delete files whose names are not those of Delta's files, such as a readme"
+    )
+    archived: Literal["keep", "delete"] = option(
+        "keep",
+        "whether unreferenced files in archive classes, such as GLACIER, are kept (the "
+        "default) or deleted",
+    )
+    allow_large_delete: bool = option(
+        False, "allow deleting more than 1,000 files that are more than half of all files"
+    )
+    """The same holds for more than half of all bytes."""
+    ignore_missing_files: bool = option(False, "continue if files of the table are missing")
+    log_commits: bool | None = option(
+        None, "commit VACUUM START and VACUUM END; by default on all stores but S3"
+    )
+    other_writers: OtherWriters | None = option(
+        None, "the other writers of a table on S3, required with --log-commits"
+    )
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 4 << 30
     """With `auto`, the bytes of log from which on Spark is used."""

@@ -13,6 +13,7 @@ from delta_maintenance.operations.core.flags import (
     OperationId,
     OperationSince,
     OtherWritersField,
+    option,
 )
 from delta_maintenance.operations.core.operation import (
     Amounts,
@@ -32,7 +33,7 @@ class TouchOptions(Record):
     older_than: Annotated[
         timedelta, Flag("the age of the newest version from which it is idle", metavar="I")
     ] = timedelta(days=30)
-    note: Annotated[str | None, Flag("a text for the history", metavar="TEXT")] = None
+    note: str | None = option(None, "a text for the history", metavar="TEXT")
     engine: Engine = "auto"
     other_writers: OtherWritersField = None
     operation_id: OperationId = None
