@@ -253,7 +253,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         succeeded = planned or record.outcome_of(status).succeeded
         log = self.log.info if succeeded else self.log.error
         log("%s, version %d: %s", name, document.version, status)
-        for name, value in core.shown(document.facts()):
+        for name, value in core.shown(record.facts(document)):
             for line in core.fact_lines(value) if name not in _LOGGED else ():
                 self.log.info("%s: %s", name, line)
         catalog_name = self._catalog_name_entry()

@@ -130,7 +130,7 @@ def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> st
         return f"{operation}: {_cell(reason)}"
     record = core.find(operation)
     read = record.plan.from_json(plan)
-    facts = ((n, v) for n, v in core.shown(read.facts()) if n not in _TOLD)
+    facts = ((n, v) for n, v in core.shown(record.facts(read)) if n not in _TOLD)
     rows = [(name, line) for name, value in facts for line in _first(value)]
     sentences = "\n\n".join(filter(None, (f"{operation}: {_cell(reason)}", _cell(read.reason))))
     return _text_within_limit(f"{sentences}\n\n", ("fact", "value"), rows)

@@ -176,21 +176,21 @@ class _Verb:
 
     def conclude(self, document: Any, listing: Listing | None = None) -> None:
         """Prints a Plan or a Result, and raises the error that it implies."""
-        arguments = self.arguments
+        record, arguments = self.record, self.arguments
         self.row.document = document
         name = arguments.catalog_name
         if arguments.json:
             catalog_name = {} if name is None else {"catalog_name": name}
             _print_document({**catalog_name, **document.to_json()}, listing)
         else:
-            facts = document.facts()
+            facts = record.facts(document)
             facts = facts if name is None else {"catalog name": name, **facts}
             freed = self.row.find_freed
             if freed is not None:
                 from delta_maintenance.operations.core.freed import freed_text
 
                 facts = {**facts, "frees": freed_text(freed, clock.now())}
-            print_facts(document.heading(), facts)
+            print_facts(record.heading(document), facts)
             if listing is not None:
                 _print_lines(listing.lines(reported=arguments.report is not None))
         conclusion = self._conclusion(document)

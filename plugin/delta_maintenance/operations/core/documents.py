@@ -242,16 +242,10 @@ class Document(Shown, Record):
         cls.notes = ()  # type: ignore[misc]
 
     def heading(self) -> str:
-        record = _record_of(self)
-        return f"{record.name}, dry run" if record.plan is type(self) else record.name
+        return _record_of(self).heading(self)
 
     def facts(self) -> Facts:
-        record = _record_of(self)
-        planned = record.plan is type(self)
-        own = (record.plan_facts if planned else record.result_facts)(self)
-        status = {} if planned else {"status": getattr(self, "status", None)}
-        first = {"table": self.table, "version": self.version}
-        return {**first, **(status if "status" not in own else {}), **own, "notes": self.notes}
+        return _record_of(self).facts(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,9 +168,10 @@ class OperationRecord(Generic[O, P, R]):
     planned_amounts: Callable[[P], Amounts] = lambda _: Amounts()
     done_amounts: Callable[[R], Amounts] = lambda _: Amounts()
     plan_facts: Callable[[P], Facts] = facts_of
-    """Returns the facts of a Plan, for the command line, logs, approvals and pages."""
+    """Returns the facts of a Plan that not all Plans have, for the command line, logs, approvals
+    and pages."""
     result_facts: Callable[[R], Facts] = facts_of
-    """Returns the facts of a Result."""
+    """Returns the facts of a Result that not all Results have."""
     totals: Callable[[Any], Mapping[str, Any]] = lambda _: {}
     """Returns numbers of a Plan or a Result that orchestrators keep in addition to its fields."""
     conclusion_of_plan: Callable[[P], Conclusion] = lambda _: Conclusion(outcome=Outcome.PLANNED)
@@ -230,6 +231,19 @@ class OperationRecord(Generic[O, P, R]):
     def outcome_of(self, status: str) -> Outcome:
         """Returns the outcome of a Result's status. An unknown status is a failure."""
         return self.outcomes.get(status, Outcome.FAILED)
+
+    def heading(self, document: Any) -> str:
+        """Returns the title of a Plan or a Result."""
+        return f"{self.name}, dry run" if type(document) is self.plan else self.name
+
+    def facts(self, document: Any) -> Facts:
+        """Returns the facts of a Plan or a Result, with those that all of them have."""
+        planned = type(document) is self.plan
+        own = (self.plan_facts if planned else self.result_facts)(document)
+        first = {"table": document.table, "version": document.version}
+        if not planned and "status" not in own:
+            first["status"] = document.status
+        return {**first, **own, "notes": document.notes}
 
     def wrote_to_table(self, result: R) -> bool:
         """Returns whether the table was written to, by this attempt or an earlier one."""
