@@ -24,7 +24,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.ledger.rows import COLUMNS, PARTITION, SCHEMA, SCHEMA_STRING
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
-from delta_maintenance.protocol.commit.render import render_commit
+from delta_maintenance.protocol.commit.build import render_commit
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.names import FileNaming, log_path

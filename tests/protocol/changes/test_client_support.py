@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.changes.client_support import CLIENTS, Access, Impact, impacts
+from delta_maintenance.protocol.changes.client_support import CLIENTS, Impact, Support, impacts
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
 from delta_maintenance.protocol.features.registry import FEATURES, FeatureKind
 
@@ -24,33 +24,38 @@ def of(*features: str, before: Protocol = NEW) -> dict[str, Impact]:
 @pytest.mark.parametrize(
     ("feature", "client", "reading", "writing"),
     [
-        ("v2Checkpoint", "Polars 2.1", Access.NO, Access.YES),
-        ("v2Checkpoint", "Trino", Access.YES, Access.NO),
-        ("v2Checkpoint", "Delta Spark 2.4", Access.NO, Access.NO),
-        ("columnMapping", "Polars 2.1", Access.NO, Access.YES),
-        ("columnMapping", "Databricks Runtime 10.4 LTS", Access.YES, Access.NO),
-        ("deletionVectors", "delta-rs 1.6, to_pyarrow_table and to_pandas", Access.NO, Access.YES),
-        ("deletionVectors", "Delta Spark 2.0 to 2.2", Access.NO, Access.NO),
-        ("rowTracking", "delta-rs 1.6 (deltalake)", Access.YES, Access.NO),
-        ("rowTracking", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
-        ("inCommitTimestamp", "Databricks Runtime 16.4 LTS", Access.YES, Access.UNKNOWN),
-        ("variantShredding", "DuckDB (delta extension, kernel 0.21)", Access.NO, Access.NO),
-        ("typeWidening", "DuckDB (delta extension, kernel 0.21)", Access.YES, Access.NO),
-        ("typeWidening", "Databricks Runtime 14.3 LTS", Access.NO, Access.NO),
-        ("typeWidening", "Databricks Runtime 15.4 LTS", Access.UNKNOWN, Access.UNKNOWN),
-        ("typeWidening", "Delta Spark 3.1", Access.NO, Access.NO),
-        ("typeWidening", "Delta Spark 3.3", Access.UNKNOWN, Access.UNKNOWN),
-        ("icebergCompatV2", "Databricks Runtime 13.3 LTS", Access.YES, Access.NO),
-        ("collations", "Delta Spark 4.4", Access.YES, Access.NO),
-        ("collations", "Delta Spark 3.3", Access.YES, Access.NO),
+        ("v2Checkpoint", "Polars 2.1", Support.NO, Support.YES),
+        ("v2Checkpoint", "Trino", Support.YES, Support.NO),
+        ("v2Checkpoint", "Delta Spark 2.4", Support.NO, Support.NO),
+        ("columnMapping", "Polars 2.1", Support.NO, Support.YES),
+        ("columnMapping", "Databricks Runtime 10.4 LTS", Support.YES, Support.NO),
+        (
+            "deletionVectors",
+            "delta-rs 1.6, to_pyarrow_table and to_pandas",
+            Support.NO,
+            Support.YES,
+        ),
+        ("deletionVectors", "Delta Spark 2.0 to 2.2", Support.NO, Support.NO),
+        ("rowTracking", "delta-rs 1.6 (deltalake)", Support.YES, Support.NO),
+        ("rowTracking", "Databricks Runtime 13.3 LTS", Support.YES, Support.NO),
+        ("inCommitTimestamp", "Databricks Runtime 16.4 LTS", Support.YES, Support.UNKNOWN),
+        ("variantShredding", "DuckDB (delta extension, kernel 0.21)", Support.NO, Support.NO),
+        ("typeWidening", "DuckDB (delta extension, kernel 0.21)", Support.YES, Support.NO),
+        ("typeWidening", "Databricks Runtime 14.3 LTS", Support.NO, Support.NO),
+        ("typeWidening", "Databricks Runtime 15.4 LTS", Support.UNKNOWN, Support.UNKNOWN),
+        ("typeWidening", "Delta Spark 3.1", Support.NO, Support.NO),
+        ("typeWidening", "Delta Spark 3.3", Support.UNKNOWN, Support.UNKNOWN),
+        ("icebergCompatV2", "Databricks Runtime 13.3 LTS", Support.YES, Support.NO),
+        ("collations", "Delta Spark 4.4", Support.YES, Support.NO),
+        ("collations", "Delta Spark 3.3", Support.YES, Support.NO),
     ],
 )
 def test_clients_that_lose_access_are_listed(
-    feature: str, client: str, reading: Access, writing: Access
+    feature: str, client: str, reading: Support, writing: Support
 ) -> None:
     impact = of(feature)[client]
-    assert impact.reading == (Access.YES, reading)
-    assert impact.writing == (Access.YES, writing)
+    assert impact.reading == (Support.YES, reading)
+    assert impact.writing == (Support.YES, writing)
     if client != "Databricks Runtime 10.4 LTS":
         assert feature in impact.features
 
@@ -77,7 +82,7 @@ def test_a_version_alone_blocks_clients_that_do_not_support_it() -> None:
     found = {impact.client: impact for impact in impacts(NEW, after)}
     assert found.keys() == {"Delta Spark 2.0 to 2.2", "Databricks Runtime 10.4 LTS"}
     for impact in found.values():
-        assert (impact.reading[1], impact.writing[1]) == (Access.NO, Access.NO)
+        assert (impact.reading[1], impact.writing[1]) == (Support.NO, Support.NO)
         assert impact.features == ()
 
 
@@ -89,9 +94,9 @@ def test_listing_an_implied_feature_blocks_a_client_that_checks_use() -> None:
     """
     fourth = upgraded_protocol(NEW, writer_version=4)
     implied = {impact.client: impact for impact in impacts(NEW, fourth)}["Trino"]
-    assert (implied.writing, implied.features) == ((Access.YES, Access.UNKNOWN), ())
+    assert (implied.writing, implied.features) == ((Support.YES, Support.UNKNOWN), ())
     listed = of("deletionVectors", before=fourth)["Trino"]
-    assert listed.writing == (Access.UNKNOWN, Access.NO)
+    assert listed.writing == (Support.UNKNOWN, Support.NO)
     assert listed.features == ("generatedColumns",)
 
 
@@ -105,14 +110,14 @@ def test_a_writer_feature_never_blocks_readers() -> None:
     writers = [feature.name for feature in FEATURES if feature.kind is FeatureKind.WRITER]
     listed = Protocol(min_reader_version=1, min_writer_version=7, writer_features=tuple(writers))
     for impact in impacts(NEW, listed):
-        assert impact.reading == (Access.YES, Access.YES)
+        assert impact.reading == (Support.YES, Support.YES)
 
 
 @given(st.lists(st.sampled_from(SAFE)), st.lists(st.sampled_from(SAFE)))
 def test_more_features_never_restore_access(some: list[str], more: list[str]) -> None:
     middle = upgraded_protocol(NEW, features=some)
     after = upgraded_protocol(middle, features=more)
-    first = {i.client for i in impacts(NEW, middle) if Access.NO in (i.reading[1], i.writing[1])}
+    first = {i.client for i in impacts(NEW, middle) if Support.NO in (i.reading[1], i.writing[1])}
     assert first <= {i.client for i in impacts(NEW, after)}
     assert not impacts(after, after)
 

@@ -19,9 +19,9 @@ from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_f
 from delta_maintenance.protocol.columns import booleans, to_bools
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.statistics.bounds import (
-    Ages,
     Mask,
     Numbers,
+    RowAges,
     ages,
     column_bounds,
     partition_bounds,
@@ -144,7 +144,7 @@ def live_rows(adds: pa.Table, rows: Numbers) -> Numbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    ages: Ages
+    ages: RowAges
     size: Numbers
     rows: Numbers
     """Physical rows; -1 if the log does not state them."""

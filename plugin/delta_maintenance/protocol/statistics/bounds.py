@@ -289,7 +289,7 @@ _FIRST_SURE = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ages:
+class RowAges:
     """A judgement on each file. Files in no mask have no row that is less than the limit."""
 
     whole: Mask
@@ -300,7 +300,7 @@ class Ages:
     """The log does not prove anything."""
 
 
-def ages(column: ColumnBounds, limit: int | Numbers) -> Ages:
+def ages(column: ColumnBounds, limit: int | Numbers) -> RowAges:
     """Judges files by the bounds of a column of dates, timestamps or integers.
 
     `limit` is in the unit of the column, days or microseconds since 1970, or a limit for each file.
@@ -311,7 +311,7 @@ def ages(column: ColumnBounds, limit: int | Numbers) -> Ages:
     if column.is_partition:
         all_expired = high & (highest < limit)
         none: Mask = np.zeros(len(all_expired), np.bool_)
-        return Ages(whole=all_expired, mixed=none, unknown=none)
+        return RowAges(whole=all_expired, mixed=none, unknown=none)
     # Bounds that contradict each other prove nothing.
     sound = ~(low & high & (lowest > highest))
     has_values = ~column.all_null & ~(sound & low & (lowest >= limit))
@@ -321,7 +321,7 @@ def ages(column: ColumnBounds, limit: int | Numbers) -> Ages:
         below &= highest >= sure
     all_expired = has_values & below & (column.nulls == 0)
     is_known = sound & low & high & (column.nulls >= 0)
-    return Ages(
+    return RowAges(
         whole=all_expired,
         mixed=has_values & ~all_expired & is_known,
         unknown=has_values & ~all_expired & ~is_known,

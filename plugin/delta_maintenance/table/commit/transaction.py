@@ -40,7 +40,13 @@ from delta_maintenance.protocol.actions.model import (
     Protocol,
     Txn,
 )
-from delta_maintenance.protocol.commit.build import OPERATION_ID, BuiltCommit, Provenance, build
+from delta_maintenance.protocol.commit.build import (
+    OPERATION_ID,
+    BuiltCommit,
+    Provenance,
+    build,
+    render_commit,
+)
 from delta_maintenance.protocol.commit.conflicts import (
     Attempt,
     ConcurrentCommit,
@@ -49,7 +55,6 @@ from delta_maintenance.protocol.commit.conflicts import (
     Rule,
     check,
 )
-from delta_maintenance.protocol.commit.render import render_commit
 from delta_maintenance.protocol.commit.rules import check_commit
 from delta_maintenance.protocol.commit.staged import (
     ReadSet,
