@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 
 def lazy_names(
-    package: str, **modules: str
+    package: str, base: str | None = None, **modules: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package.
+    """The `__getattr__` and the `__dir__` of a package or a module.
 
-    Each keyword is a module, relative to `package`; its value is the names that it defines,
-    divided by spaces. For a module in a subpackage, write `__` for the dot.
+    Each keyword is a module, relative to `base` or to `package`; its value is the names that it
+    defines, divided by spaces. For a module in a subpackage, write `__` for the dot.
     """
     places = {
-        name: f"{package}.{module.replace('__', '.')}"
+        name: f"{base or package}.{module.replace('__', '.')}"
         for module, names in modules.items()
         for name in names.split()
     }

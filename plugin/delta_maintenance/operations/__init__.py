@@ -1,1 +1,1 @@
-"""The maintenance operations: one package each, with Options, Plan, Result, plan() and apply()."""
+"""The maintenance operations: one module each, with Options, Plan, Result, plan() and apply()."""

@@ -221,7 +221,7 @@ def test_a_retry_is_the_same_operation_and_a_cleared_task_another(
         set_properties.apply(table.open(), plan(table.open().snapshot(), options))
         raise StorageError("the connection was lost")
 
-    monkeypatch.setattr(set_properties.operation, "plan", recorded)
+    monkeypatch.setattr(f"{set_properties.RECORD.code}.plan", recorded)
     dag = dag_of(tmp_path, lambda: task(case))
     with first_apply(monkeypatch, die):
         run = run_dag(dag)

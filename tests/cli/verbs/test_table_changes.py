@@ -135,7 +135,7 @@ def test_a_conflict_has_its_own_status_and_a_result(
             builder.commit([protocol(1, 3)])
 
     for module in ("set_properties", "upgrade_protocol"):
-        name = f"delta_maintenance.operations.{module}.operation.require_changeable"
+        name = f"delta_maintenance.operations.table_change.{module}.require_changeable"
         monkeypatch.setattr(name, somebody_else)
     outcome = cli(words[0], builder.store.root, *words[1:], "--json")
     assert outcome.status == 4 and outcome.document["status"] == "conflict"

@@ -11,8 +11,9 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import cluster
-from delta_maintenance.operations.cluster import ClusterOptions, planning
+from delta_maintenance.operations.cluster import ClusterOptions
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.rewriting import cluster_planning
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.data_files import DataTable, field
@@ -35,7 +36,7 @@ def texts(count: int, seed: int) -> pa.Table:
 def test_sorting_takes_no_more_memory_than_the_plan_states(
     by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "Clustering", partial(Clustering, sort_bytes=8 << 20))
+    monkeypatch.setattr(cluster_planning, "Clustering", partial(Clustering, sort_bytes=8 << 20))
     made = DataTable(field("x", "long"), field("b", "string"))
     rows = 26_000
     for seed in range(2):

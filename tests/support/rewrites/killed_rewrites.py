@@ -6,9 +6,8 @@ from functools import partial
 
 from delta_maintenance import clock
 from delta_maintenance.operations import cluster, optimize, purge, recompute_stats
-from delta_maintenance.operations.cluster import planning
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.rewriting import contract, run
+from delta_maintenance.operations.rewriting import cluster_planning, contract, run
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.copying import row_groups
@@ -69,7 +68,7 @@ AGAIN = {
 def cluster_in_many_commits(root: str) -> str:
     _many_commits()
     # Rows are divided between scratch files.
-    planning.Clustering = partial(Clustering, sort_bytes=100)  # type: ignore[assignment,misc]
+    cluster_planning.Clustering = partial(Clustering, sort_bytes=100)  # type: ignore[assignment,misc]
     return clustered(root, workers=2)
 
 

@@ -204,7 +204,7 @@ _IMPORTS = {"appender": "deltalake", "copying-deleter": "deltalake"}
 
 if __name__ == "__main__":
     role, path, folder, which, seconds = sys.argv[1:]
-    import_module(_IMPORTS.get(role, "delta_maintenance.operations.optimize.operation"))
+    import_module(_IMPORTS.get(role, "delta_maintenance.operations.rewriting.optimize"))
     Path(folder, f"{role}-{which}.ready").touch()
     while not Path(folder, "go").exists():
         time.sleep(0.05)

@@ -140,7 +140,7 @@ def sorts(context: EvaluationContext) -> bool:
     if rule is None:
         return False
     # Imported here, because rules are read without Arrow.
-    from delta_maintenance.operations.cluster.planning import order_of
+    from delta_maintenance.operations.rewriting.cluster_planning import order_of
 
     try:
         order_of(context.snapshot, _cluster_options(rule, context))
@@ -171,14 +171,14 @@ def _judged_cluster(
     enough, why_not = files_saved(rule, plan)
     if enough:
         return True, plan.reason
-    from delta_maintenance.operations.cluster.choice import NOT_CLUSTERED
+    from delta_maintenance.operations.rewriting.cluster_choice import NOT_CLUSTERED
 
     fresh = sum(count.bytes for count in plan.reasons if count.reason == NOT_CLUSTERED)
     share = fresh / context.health.total_bytes if context.health.total_bytes else 0.0
     if share > rule.above_share:
         return True, f"{share:.1%} of the bytes are not clustered; {plan.reason}"
-    from delta_maintenance.operations.cluster.planning import order_of
     from delta_maintenance.operations.layout.operation import depth_by
+    from delta_maintenance.operations.rewriting.cluster_planning import order_of
 
     order = order_of(context.snapshot, plan.options)
     depth = depth_by(context.snapshot, [column.path for column in order.columns])

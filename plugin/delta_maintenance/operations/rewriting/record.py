@@ -181,7 +181,7 @@ def rewrite_record(
         options=options,
         plan=plan,
         result=result,
-        code=f"delta_maintenance.operations.{name}.operation",
+        code=f"delta_maintenance.operations.rewriting.{name}",
         outcomes=_OUTCOMES,
         effects=Effects(commits=True),
         requires=("rewrite-data",),

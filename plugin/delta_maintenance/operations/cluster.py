@@ -12,7 +12,7 @@ from delta_maintenance.operations.rewriting.models import NewFileOptions, Rewrit
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.cluster.operation import apply, plan, prepare
+    from delta_maintenance.operations.rewriting.cluster import apply, plan, prepare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,4 +73,6 @@ _RECORD = rewrite_record(
 )
 RECORD = replace(_RECORD, decisive=(*_RECORD.decisive, "columns"))
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")
+__getattr__, __dir__ = lazy_names(
+    __name__, f"{__package__}.rewriting", cluster="apply plan prepare"
+)

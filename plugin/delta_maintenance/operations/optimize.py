@@ -13,7 +13,7 @@ from delta_maintenance.operations.rewriting.models import NewFileOptions, Rewrit
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.optimize.operation import apply, plan, prepare
+    from delta_maintenance.operations.rewriting.optimize import apply, plan, prepare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,4 +67,6 @@ RECORD = rewrite_record(
     ),
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")
+__getattr__, __dir__ = lazy_names(
+    __name__, f"{__package__}.rewriting", optimize="apply plan prepare"
+)

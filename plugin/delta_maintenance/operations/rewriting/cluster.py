@@ -15,9 +15,9 @@ from typing import Any
 
 from delta_maintenance.clock import new_id
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan, ClusterResult
-from delta_maintenance.operations.cluster.planning import order_of, surveyed
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.rewriting.choice import ChoiceRules
+from delta_maintenance.operations.rewriting.cluster_planning import order_of, surveyed
 from delta_maintenance.operations.rewriting.planning import Survey
 from delta_maintenance.operations.rewriting.verb import RewriteVerb
 from delta_maintenance.table.read.snapshot import Snapshot

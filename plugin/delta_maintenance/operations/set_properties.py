@@ -25,7 +25,7 @@ from delta_maintenance.operations.table_change.documents import (
 )
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.set_properties.operation import apply, plan
+    from delta_maintenance.operations.table_change.set_properties import apply, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ RECORD = OperationRecord(
     options=SetPropertiesOptions,
     plan=SetPropertiesPlan,
     result=SetPropertiesResult,
-    code="delta_maintenance.operations.set_properties.operation",
+    code="delta_maintenance.operations.table_change.set_properties",
     outcomes=OUTCOMES,
     effects=Effects(commits=True, changes_table=True),
     runs_on_corrupt=True,
@@ -117,4 +117,6 @@ RECORD = OperationRecord(
     conclusion_of_result=conclusion,
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan")
+__getattr__, __dir__ = lazy_names(
+    __name__, f"{__package__}.table_change", set_properties="apply plan"
+)

@@ -25,7 +25,7 @@ from delta_maintenance.operations.table_change.documents import (
 )
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.upgrade_protocol.operation import apply, plan
+    from delta_maintenance.operations.table_change.upgrade_protocol import apply, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ RECORD = OperationRecord(
     options=UpgradeProtocolOptions,
     plan=UpgradeProtocolPlan,
     result=UpgradeProtocolResult,
-    code="delta_maintenance.operations.upgrade_protocol.operation",
+    code="delta_maintenance.operations.table_change.upgrade_protocol",
     outcomes=OUTCOMES,
     effects=Effects(commits=True, changes_table=True),
     runs_on_corrupt=True,
@@ -118,4 +118,6 @@ RECORD = OperationRecord(
     conclusion_of_result=conclusion,
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan")
+__getattr__, __dir__ = lazy_names(
+    __name__, f"{__package__}.table_change", upgrade_protocol="apply plan"
+)

@@ -23,7 +23,7 @@ from delta_maintenance.operations.table_change.documents import (
 )
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.set_clustering.operation import apply, plan
+    from delta_maintenance.operations.table_change.set_clustering import apply, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ RECORD = OperationRecord(
     options=SetClusteringOptions,
     plan=SetClusteringPlan,
     result=SetClusteringResult,
-    code="delta_maintenance.operations.set_clustering.operation",
+    code="delta_maintenance.operations.table_change.set_clustering",
     outcomes=OUTCOMES,
     effects=Effects(commits=True, changes_table=True),
     requires=("change-metadata",),
@@ -124,4 +124,6 @@ RECORD = OperationRecord(
     conclusion_of_result=conclusion,
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan")
+__getattr__, __dir__ = lazy_names(
+    __name__, f"{__package__}.table_change", set_clustering="apply plan"
+)

@@ -14,7 +14,7 @@ from delta_maintenance.operations.rewriting.models import RewriteOptions, Rewrit
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.purge.operation import apply, plan, prepare
+    from delta_maintenance.operations.rewriting.purge import apply, plan, prepare
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,4 +68,4 @@ RECORD = rewrite_record(
     ),
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan prepare")
+__getattr__, __dir__ = lazy_names(__name__, f"{__package__}.rewriting", purge="apply plan prepare")

@@ -25,7 +25,7 @@ from delta_maintenance.operations.table_change.documents import (
 )
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.add_constraint.operation import (
+    from delta_maintenance.operations.table_change.add_constraint import (
         FEATURE,
         ConstraintCheck,
         apply,
@@ -178,7 +178,7 @@ RECORD = OperationRecord(
     options=AddConstraintOptions,
     plan=AddConstraintPlan,
     result=AddConstraintResult,
-    code="delta_maintenance.operations.add_constraint.operation",
+    code="delta_maintenance.operations.table_change.add_constraint",
     outcomes={**OUTCOMES, "violated": Outcome.REFUSED},
     effects=Effects(commits=True, changes_table=True),
     requires=("change-metadata",),
@@ -194,4 +194,6 @@ RECORD = OperationRecord(
     conclusion_of_result=conclusion,
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="ConstraintCheck FEATURE apply plan")
+__getattr__, __dir__ = lazy_names(
+    __name__, f"{__package__}.table_change", add_constraint="ConstraintCheck FEATURE apply plan"
+)

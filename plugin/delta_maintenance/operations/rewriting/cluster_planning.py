@@ -13,10 +13,10 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.cluster.choice import BIN_BYTES, ClusterRules, choose
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.layout.reading import columns_of, read_bounds
 from delta_maintenance.operations.rewriting.choice import limited
+from delta_maintenance.operations.rewriting.cluster_choice import BIN_BYTES, ClusterRules, choose
 from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.operations.rewriting.live_columns import (
