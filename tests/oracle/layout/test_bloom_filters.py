@@ -24,12 +24,11 @@ from delta_maintenance.table.read.table import Table
 from tests.oracle.test_filtered_rows import optimized, purged
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
-from tests.support.oracle.recordings import RecordedSpark
 from tests.support.rewrites.other_writers import commit_file
 from tests.support.rewrites.table_rows import live_adds
 from tests.support.suite.play import PLAY
 
-pytestmark = [pytest.mark.oracle, pytest.mark.spark, pytest.mark.recorded]
+pytestmark = [pytest.mark.oracle, pytest.mark.spark]
 
 FILES, ROWS = 3, 2500
 LITERALS = {
@@ -125,7 +124,7 @@ IN_EVERY_RUN = (("parquet-mr", "purged"), ("DuckDB", "copied"), ("DuckDB", "enco
 @pytest.mark.parametrize("rewrite", REWRITES)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_equality_finds_all_rows(
-    recorded_spark: RecordedSpark,
+    delta_spark: DeltaSpark,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     writer: str,
@@ -142,10 +141,10 @@ def test_equality_finds_all_rows(
         pq.write_table(rows(file), source)
         if file == 0:
             nothing = f"SELECT * FROM parquet.`{source}` WHERE false"
-            recorded_spark.write(path, nothing, **{"delta.enableDeletionVectors": "true"})
-        WRITERS[writer](recorded_spark, path, source)
+            delta_spark.write(path, nothing, **{"delta.enableDeletionVectors": "true"})
+        WRITERS[writer](delta_spark, path, source)
     if rewrite == "purged":
-        recorded_spark.sql(f"DELETE FROM delta.`{path}` WHERE l = {DELETED}")
+        delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE l = {DELETED}")
     numbers = ASKED if rewrite == "purged" else (*ASKED, DELETED)
     wanted = dict.fromkeys(LITERALS, len(numbers))
     asked = {
@@ -158,14 +157,14 @@ def test_equality_finds_all_rows(
     )
 
     def answers(duck: DuckDb) -> dict[str, int]:
-        recorded_spark.forget()
+        delta_spark.forget()
         counted = f"SELECT count(*) FROM delta_scan('{path}') WHERE "
         by_duck = {
             column: sum(duck.number(counted + text) for text in texts)
             for column, texts in asked.items()
         }
         assert by_duck == wanted
-        return {line["c"]: line["n"] for line in map(json.loads, recorded_spark.rows(by_spark))}
+        return {line["c"]: line["n"] for line in map(json.loads, delta_spark.rows(by_spark))}
 
     before = filters(path)
     with closing(DuckDb()) as duck:

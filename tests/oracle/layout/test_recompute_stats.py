@@ -127,14 +127,14 @@ def test_readers_find_the_same_rows_with_and_without_skipping(
 
 
 def test_a_file_that_nan_blind_bounds_hide_is_read_again(
-    recorded_spark: RecordedSpark, tmp_path: Path
+    delta_spark: DeltaSpark, tmp_path: Path
 ) -> None:
     path = tmp_path / "table"
     write_deltalake(path, pa.table({"x": [1.0, float("nan"), 7.0]}))
-    assert recorded_spark.data_files(path, "x > 150") == set()
+    assert delta_spark.data_files(path, "x > 150") == set()
     assert recompute(LocalStore(str(path)), check_writers=True).files_recomputed == 1
-    recorded_spark.forget()
-    assert len(recorded_spark.data_files(path, "x > 150")) == 1
+    delta_spark.forget()
+    assert len(delta_spark.data_files(path, "x > 150")) == 1
 
 
 def _found(spark: DeltaSpark, path: Path, predicate: str) -> list[str]:
