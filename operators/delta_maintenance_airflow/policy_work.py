@@ -93,7 +93,7 @@ class PolicyWork:
         Address.parse(uri)
         return self._complete_rules(self.policy.table_at(uri, name=name))
 
-    def kept(
+    def keep_run(
         self,
         store: AssessmentStore,
         result: RunResult,

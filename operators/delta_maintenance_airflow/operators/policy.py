@@ -213,7 +213,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 result = self._patiently(
                     lambda: self.work(table, environment, store.entry_of(table.uri, table.name))
                 )
-                entry = work.kept(
+                entry = work.keep_run(
                     store, result, link=link_to(context), approved_by=self.approvers()
                 )
             except BusyError as error:

@@ -86,7 +86,7 @@ class CommitWatcher:
         versions = {"from_version": position.announced, "to_version": position.version}
         return Notice(self._position, self._event("changed", **versions))
 
-    def announced(self) -> Notice | None:
+    def recall_event(self) -> Notice | None:
         """Returns the event, sent before a restart, with whose version no run has dealt."""
         position = self._position
         if position is None or position.maintained is None:

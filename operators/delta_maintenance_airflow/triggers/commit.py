@@ -12,7 +12,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.hooks.delta import DeltaHook
-from delta_maintenance_airflow.triggers.polling import TableStream, serialized
+from delta_maintenance_airflow.triggers.polling import TableStream, serialize_trigger
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.watch import WaitProgress
@@ -49,7 +49,7 @@ class DeltaCommitTrigger(BaseTrigger):
         self.poll_interval = poll_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return serialized(self, "table_uri", "condition", "delta_conn_id", "poll_interval")
+        return serialize_trigger(self, "table_uri", "condition", "delta_conn_id", "poll_interval")
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:

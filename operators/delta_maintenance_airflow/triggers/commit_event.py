@@ -17,7 +17,7 @@ from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyAccess
 from delta_maintenance_airflow.triggers.announcements import CommitWatcher
 from delta_maintenance_airflow.triggers.cursor import Cursor
-from delta_maintenance_airflow.triggers.polling import PollResult, TableStream, serialized
+from delta_maintenance_airflow.triggers.polling import PollResult, TableStream, serialize_trigger
 
 _ARGUMENTS = (
     "table_uri",
@@ -95,7 +95,7 @@ class DeltaCommitEventTrigger(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments, so they name the policy and contain no options.
         names = () if self.policy is None else ("policy",)
-        return serialized(self, *_ARGUMENTS, *names)
+        return serialize_trigger(self, *_ARGUMENTS, *names)
 
     def shared_stream_key(self) -> Hashable | None:
         by_policy = () if self.policy is None else (self.policy,)

@@ -20,7 +20,7 @@ from delta_maintenance_airflow.triggers.policy_tables import (
     WatchedTable,
     WatchedTables,
 )
-from delta_maintenance_airflow.triggers.polling import TableStream, serialized
+from delta_maintenance_airflow.triggers.polling import TableStream, serialize_trigger
 
 _MOST_PER_EVENT = 200
 """The maximum number of tables in one event; the next event contains the others."""
@@ -93,7 +93,7 @@ class DeltaPolicyCommitTrigger(BaseEventTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         # Airflow's database stores these arguments: they name the policy, without its contents.
         place = ("store",) if self.catalog is None else ("catalog", "listing_interval")
-        return serialized(self, "policy", *place, "poll_interval", "min_commits")
+        return serialize_trigger(self, "policy", *place, "poll_interval", "min_commits")
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         board = CursorBoard(asset_states(self), self._board_name())
@@ -260,7 +260,7 @@ class _Watched:
             position=self._board.get(name),
             facts={} if table.uri == name else {"uri": table.uri},
         )
-        if (announced := watcher.announced()) is not None:
+        if (announced := watcher.recall_event()) is not None:
             self._announcements.record(name, announced)
         interval = self._trigger.poll_interval
         while True:

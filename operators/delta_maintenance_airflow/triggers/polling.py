@@ -79,7 +79,7 @@ class Pace:
         return pause
 
 
-def serialized(trigger: object, *arguments: str) -> tuple[str, dict[str, Any]]:
+def serialize_trigger(trigger: object, *arguments: str) -> tuple[str, dict[str, Any]]:
     """Returns a trigger as Airflow stores it: its class, and arguments from its attributes."""
     kind = type(trigger)
     return f"{kind.__module__}.{kind.__qualname__}", {

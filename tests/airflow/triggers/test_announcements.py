@@ -52,7 +52,7 @@ class Scene:
         self.announcements = Announcements(now=lambda: self.now)
         self.watcher = CommitWatcher(ORDERS, position=position)
         self.position = position
-        if (announced := self.watcher.announced()) is not None:
+        if (announced := self.watcher.recall_event()) is not None:
             self.announcements.record(ORDERS, announced)
 
     def commit(self) -> None:
