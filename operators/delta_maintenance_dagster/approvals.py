@@ -17,7 +17,7 @@ from delta_maintenance_dagster.maintenance import (
     required_keys,
     table_runs,
 )
-from delta_maintenance_dagster.step_resources import Resources
+from delta_maintenance_dagster.step_resources import StepResources
 from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
 from delta_maintenance_dagster.tables import DeltaTable
 
@@ -48,7 +48,7 @@ def build_approval_job(
     tables: Sequence[DeltaTable],
     *,
     name: str,
-    resources: Resources,
+    resources: StepResources,
     settings: StepSettings | None = None,
 ) -> dg.JobDefinition:
     """A job that runs approved plans, each only if it still has the same effect.

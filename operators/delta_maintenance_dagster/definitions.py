@@ -14,7 +14,7 @@ from delta_maintenance_dagster.health_checks import HealthThresholds, build_heal
 from delta_maintenance_dagster.maintenance import RETRY_POLICY, StepSettings, build_maintenance_step
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark_resource import DeltaSparkResource
-from delta_maintenance_dagster.step_resources import Resources, SharedState
+from delta_maintenance_dagster.step_resources import SharedState, StepResources
 from delta_maintenance_dagster.tables import DeltaTable, require_unique_keys
 
 _THRESHOLDS = HealthThresholds()
@@ -119,7 +119,7 @@ def build_definitions(
     require_unique_keys(tables)
     if not tables:
         return dg.Definitions()
-    resources = Resources.for_all(
+    resources = StepResources.for_all(
         tables,
         storage=Reference(storage if storage is not None else DeltaStorageResource()),
         spark=Reference(spark if spark is not None else DeltaSparkResource()),

@@ -20,7 +20,7 @@ from delta_maintenance.operations.core import registry
 from delta_maintenance_dagster.health_checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark_resource import DeltaSparkResource
-from delta_maintenance_dagster.step_resources import Context, Resources, SharedState
+from delta_maintenance_dagster.step_resources import Context, SharedState, StepResources
 from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
 from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable, with_keys
 
@@ -108,7 +108,7 @@ def build_maintenance_asset(
     return build_maintenance_step(
         [table],
         name=f"{table.op_name}__maintenance",
-        resources=Resources.for_all([table], storage=storage, spark=spark),
+        resources=StepResources.for_all([table], storage=storage, spark=spark),
         group_name=group_name,
         settings=StepSettings(thresholds=thresholds, retry_policy=retry_policy),
     )
@@ -118,7 +118,7 @@ def build_maintenance_step(
     tables: Sequence[DeltaTable],
     *,
     name: str,
-    resources: Resources,
+    resources: StepResources,
     group_name: str = "delta_maintenance",
     settings: StepSettings | None = None,
 ) -> dg.AssetsDefinition:
@@ -187,7 +187,7 @@ def build_maintenance_step(
 
 
 def required_keys(
-    tables: Sequence[DeltaTable], resources: Resources, settings: StepSettings
+    tables: Sequence[DeltaTable], resources: StepResources, settings: StepSettings
 ) -> set[str]:
     """Returns the resource keys that a step on the tables needs."""
     state = set() if settings.state is None else settings.state.storage.keys
@@ -197,7 +197,7 @@ def required_keys(
 def table_runs(
     context: Context,
     tables: Sequence[DeltaTable],
-    resources: Resources,
+    resources: StepResources,
     settings: StepSettings,
     *,
     approval_job: str | None,

@@ -69,7 +69,7 @@ class SharedState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resources:
+class StepResources:
     """References to the resources of a table."""
 
     storage: Reference[DeltaStorageResource]
@@ -86,7 +86,7 @@ class Resources:
         *,
         storage: Reference[DeltaStorageResource],
         spark: Reference[DeltaSparkResource],
-    ) -> Resources:
+    ) -> StepResources:
         """Returns the resources for tables among which clones are searched for."""
         connections = {table.policy.rules.storage.connection for table in tables}
         if any(table.among is not None for table in tables):
@@ -95,7 +95,7 @@ class Resources:
         other_stores = tuple(storage.of(connection) for connection in connections)
         return cls(storage=storage, spark=spark, tables=tuple(tables), others=other_stores)
 
-    def of(self, table: DeltaTable) -> Resources:
+    def of(self, table: DeltaTable) -> StepResources:
         """Returns the resources that the policy of a table names, or else these."""
         rules = table.policy.rules
         return replace(

@@ -20,7 +20,7 @@ from delta_maintenance_dagster import memory, metadata
 from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.leases import InstanceLease
 from delta_maintenance_dagster.metadata import in_dagster
-from delta_maintenance_dagster.step_resources import Context, Resources, SharedState
+from delta_maintenance_dagster.step_resources import Context, SharedState, StepResources
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TableRun:
 
     context: Context
     table: DeltaTable
-    resources: Resources
+    resources: StepResources
     approval_job: str | None = None
     """The job that runs approved plans."""
     clones: PolicyClones | None = None

@@ -10,7 +10,7 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.cli.output import (
-    Progress,
+    ProgressLine,
     count_text,
     instant_text,
     print_fields,
@@ -108,7 +108,7 @@ def test_progress_of_long_work_is_a_line_now_and_then_where_there_is_no_terminal
 ) -> None:
     instant = datetime(2026, 1, 1, tzinfo=UTC)
     monkeypatch.setattr(clock, "now", lambda: instant)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         progress("reading", 1, 10)
         instant += timedelta(seconds=6)
         progress("reading", 2000, 3000)
@@ -129,7 +129,7 @@ def test_progress_on_a_terminal_is_drawn_on_stderr(
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         progress("writing sidecars", 1, 3)
         progress("writing sidecars", 3, 3)
         progress("rewriting", 2_000_000, 3_000_000, unit="bytes")

@@ -12,7 +12,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance_dagster import DeltaStorageResource, DeltaTable
 from delta_maintenance_dagster.resources import Reference
 from delta_maintenance_dagster.spark_resource import DeltaSparkResource
-from delta_maintenance_dagster.step_resources import Resources
+from delta_maintenance_dagster.step_resources import StepResources
 
 STATE = "s3://state/query"
 
@@ -23,7 +23,7 @@ def test_a_reader_names_a_resource_of_its_own(tmp_path: Path) -> None:
     (policy,) = Policy.from_json({"version": 1, "tables": [entry]}).named_tables
     table = DeltaTable(policy=policy, key=dg.AssetKey("t"))
     lake = DeltaStorageResource(options={"AWS_REGION": "lake"})
-    resources = Resources.for_all(
+    resources = StepResources.for_all(
         [table], storage=Reference(lake), spark=Reference(DeltaSparkResource())
     ).of(table)
     assert resources.keys == {"team_state"}

@@ -65,7 +65,7 @@ def theirs(bench: Bench, root: Path) -> set[str]:
     return found
 
 
-def ours(table: Table) -> vacuum.Survey:
+def ours(table: Table) -> vacuum.VacuumSurvey:
     return vacuum.survey(table.snapshot(), OPTIONS, now=clock.now())
 
 

@@ -27,13 +27,13 @@ from tests.support.rewrites.rewritten_tables import NOW, Rewritten
 pytestmark = pytest.mark.spark
 
 
-def surveyed(made: Rewritten, **options: Any) -> fsck.Survey:
+def surveyed(made: Rewritten, **options: Any) -> fsck.FsckSurvey:
     return fsck.survey(
         Table(made.store), FsckOptions(deep=True), now=NOW + timedelta(days=1), **options
     )
 
 
-def repeated(survey: fsck.Survey) -> list[dict[str, Any]]:
+def repeated(survey: fsck.FsckSurvey) -> list[dict[str, Any]]:
     rows = survey.findings.to_pylist()
     return [row for row in rows if row["kind"] == "repeated-row-id"]
 

@@ -17,7 +17,12 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumPlan, VacuumResult
+from delta_maintenance.operations.vacuum import (
+    VacuumOptions,
+    VacuumPlan,
+    VacuumResult,
+    VacuumSurvey,
+)
 from delta_maintenance.spark import job
 from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.vacuum import SparkVacuum
@@ -84,14 +89,14 @@ def build(root: Path) -> Folder:
     return table
 
 
-def both(spark: SparkSession, table: Folder, **options: Any) -> tuple[Survey, Survey]:
+def both(spark: SparkSession, table: Folder, **options: Any) -> tuple[VacuumSurvey, VacuumSurvey]:
     snapshot = table.open().snapshot()
     local = vacuum.survey(snapshot, VacuumOptions(engine="local", **options), now=table.now)
     wanted = VacuumOptions(engine="spark", **options)
     return local, vacuum.survey(snapshot, wanted, now=table.now, engine=engine(spark, table))
 
 
-def rows(surveyed: Survey) -> list[tuple[Any, ...]]:
+def rows(surveyed: VacuumSurvey) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in surveyed.found.files().to_pylist())
 
 

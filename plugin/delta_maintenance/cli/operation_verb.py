@@ -25,7 +25,7 @@ from delta_maintenance.cli.arguments import (
     key_value,
     open_table,
 )
-from delta_maintenance.cli.output import Progress, print_facts, print_json, printable, warn
+from delta_maintenance.cli.output import ProgressLine, print_facts, print_json, printable, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from delta_maintenance.address import Access
-    from delta_maintenance.operations.core.context import Listing
+    from delta_maintenance.operations.core.context import FileListing
     from delta_maintenance.operations.core.outcome import Conclusion
 
 _LINES_AT_ONCE = 1024
@@ -116,7 +116,7 @@ def _run(verb: _Verb) -> None:
         return
     table = open_table(arguments)
     verb.row.measure(table.store)
-    with Progress() as progress:
+    with ProgressLine() as progress:
         context = RunContext(
             started=verb.row.started,
             progress=progress,
@@ -174,7 +174,7 @@ class _Verb:
         self.row.worked_on_spark(seconds)
         return (record.plan if arguments.dry_run else record.result).from_json(document)
 
-    def conclude(self, document: Any, listing: Listing | None = None) -> None:
+    def conclude(self, document: Any, listing: FileListing | None = None) -> None:
         """Prints a Plan or a Result, and raises the error that it implies."""
         record, arguments = self.record, self.arguments
         self.row.document = document
@@ -237,7 +237,7 @@ def _printable_line(line: str) -> str:
     return "\t".join(cells)
 
 
-def _print_document(document: dict[str, Any], listing: Listing | None) -> None:
+def _print_document(document: dict[str, Any], listing: FileListing | None) -> None:
     """Prints the JSON of a document, and streams the lists behind it, which may have millions of
     items.
     """

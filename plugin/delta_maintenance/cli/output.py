@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from delta_maintenance.table.progress import Unit
 
 __all__ = [
-    "Progress",
+    "ProgressLine",
     "count_text",
     "instant_text",
     "logging_to_stderr",
@@ -163,13 +163,13 @@ def warn(warnings: Iterable[str]) -> None:
         say(f"warning: {warning}")
 
 
-class Progress:
+class ProgressLine:
     """Progress of long work: a bar if stderr is a terminal, otherwise a line from time to time.
 
     Used as a context manager, and called like `table.progress.Progress`.
     """
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLine:
         self._bars: _Bars | None = _Bars() if sys.stderr.isatty() else None
         self._text = ProgressText()
         self._began = clock.now()

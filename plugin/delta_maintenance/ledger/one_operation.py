@@ -155,7 +155,8 @@ def delivering_to(
                 warn([f"the state folder cannot be used: {error}"])
         recorder = Recorder.at(address, lambda: options(address), state=state_store)
         origin = Origin(done_by=done_by, run_id=clock.new_id())
-        warn(recorder.record(result, origin))
+        problems = recorder.record(result, origin)
+        warn(problems)
 
     return deliver
 

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.vacuum.candidates import (
     GROUPS,
+    ReasonTally,
     Sum,
-    Tally,
     combined_digest,
     emptied_directories,
 )
@@ -264,7 +264,7 @@ class SparkVacuum(SparkEngine):
             raise gravest(errors)
 
 
-def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:
+def _together(tallies: Sequence[BucketTally]) -> tuple[ReasonTally, ...]:
     together = []
     for reason in Reason:
         reason_tallies = [
@@ -281,5 +281,5 @@ def _together(tallies: Sequence[BucketTally]) -> tuple[Tally, ...]:
                 sum(bucket_tally.count for bucket_tally in reason_tallies),
                 sum(bucket_tally.bytes for bucket_tally in reason_tallies),
             )
-            together.append(Tally(reason, count, size, tuple(samples)))
+            together.append(ReasonTally(reason, count, size, tuple(samples)))
     return tuple(together)

@@ -22,9 +22,9 @@ from delta_maintenance.operations.holds.clones import Clone, CloneWatch
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.vacuum.candidates import (
     DeadFiles,
+    ReasonTally,
     Search,
     Sum,
-    Tally,
     directories_in,
     find_dead_files,
     group_digest,
@@ -205,7 +205,7 @@ class ShareReferences:
 class BucketTally:
     """The sums of a bucket, without lists of files."""
 
-    tallies: tuple[Tally, ...]
+    tallies: tuple[ReasonTally, ...]
     kept: Mapping[str, int]
     held: Mapping[str, Sum]
     archived: Mapping[str, Sum]

@@ -11,7 +11,7 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.fsck import FsckOptions, FsckResult, Survey
+from delta_maintenance.operations.fsck import FsckOptions, FsckResult, FsckSurvey
 from delta_maintenance.protocol.delta_log.file_names import (
     classic_checkpoint_name,
     multipart_checkpoint_name,
@@ -60,7 +60,7 @@ def states(store: Store, versions: range) -> list[Any]:
     return found
 
 
-def repair(store: Store, surveyed: Survey) -> FsckResult:
+def repair(store: Store, surveyed: FsckSurvey) -> FsckResult:
     """The repairs of what was found on a sound disk, so that the steps are those of the repairs."""
     return fsck.apply(Table(store), surveyed.plan, context=RunContext.at(NOW), surveyed=surveyed)
 

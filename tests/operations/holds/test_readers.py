@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import instant_text
 from delta_maintenance.operations.holds.find import find_holds, kept_rows
 from delta_maintenance.operations.holds.models import Holders, KeptVersion, Reader
-from delta_maintenance.operations.vacuum.planning import Survey
+from delta_maintenance.operations.vacuum.planning import VacuumSurvey
 from delta_maintenance.operations.vacuum.references import last_vacuumed
 from delta_maintenance.storage.memory import MemoryStore
 from tests.operations.holds.test_streams import ID, OTHER, batch, offset
@@ -54,7 +54,7 @@ def stream(path: Path, *offsets: str, days: float = 1, **options: Any) -> Reader
     return Reader(kind="stream", **options)
 
 
-def holding(table: Folder, *readers: Reader) -> Survey:
+def holding(table: Folder, *readers: Reader) -> VacuumSurvey:
     return table.survey(holders=Holders(readers=readers), ignore_missing_files=True)
 
 

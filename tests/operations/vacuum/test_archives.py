@@ -67,7 +67,7 @@ def table(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tabl
     assert not [each for each in s3_server.requests if "restore" in each.lower()]
 
 
-def surveyed(table: Table, **options: Any) -> vacuum.Survey:
+def surveyed(table: Table, **options: Any) -> vacuum.VacuumSurvey:
     return vacuum.survey(table.snapshot(), VacuumOptions(**options), now=LATER)
 
 

@@ -68,7 +68,7 @@ def test_a_directory_that_has_just_changed_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "p=1").is_dir()
 
 
-def _apply(table: Folder, planned: vacuum.Survey) -> VacuumResult:
+def _apply(table: Folder, planned: vacuum.VacuumSurvey) -> VacuumResult:
     """On a disk, which uses the real clock: only the clock of the check is set."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CLOCK_CHECK, lambda *_, **__: None)

@@ -30,7 +30,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult, VacuumSurvey
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.core.listing import Skip
 from delta_maintenance.storage.memory import MemoryStore
@@ -144,7 +144,7 @@ class Vacuums(RuleBasedStateMachine):
         self.places: dict[str, str] = {}
         """The name of the file that each path of the log refers to."""
         self.versions: list[tuple[datetime, dict[str, str | None]]] = [(self.now, {})]
-        self.pending: list[tuple[Survey, datetime]] = []
+        self.pending: list[tuple[VacuumSurvey, datetime]] = []
         self.in_flight: set[str] = set()
         self.count = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.operations.fsck.examination import Examination, examine
+from delta_maintenance.operations.fsck.examination import TableExamination, examine
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, ROWS, SoundTable, parquet
@@ -18,7 +18,7 @@ from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, parquet_b
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
 
-def look(table: TableBuilder, **options: Any) -> Examination:
+def look(table: TableBuilder, **options: Any) -> TableExamination:
     return examine(table.open(), now=NOW, **({"deep": True} | options))
 
 

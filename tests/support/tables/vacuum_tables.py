@@ -12,7 +12,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.vacuum import Survey, VacuumOptions, VacuumResult
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult, VacuumSurvey
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.storage.memory import MemoryStore
@@ -81,7 +81,7 @@ class Folder(TableBuilder):
             found |= {path for path, kind in rows if kind == 0}
         return {path for path in found if not path.startswith("_delta_log/")}
 
-    def survey(self, **options: Any) -> Survey:
+    def survey(self, **options: Any) -> VacuumSurvey:
         """Returns the survey of a vacuum at this time."""
         snapshot = self.open().snapshot()
         return vacuum.survey(snapshot, VacuumOptions(**options), now=self.now)
@@ -90,7 +90,7 @@ class Folder(TableBuilder):
         """Returns the paths that a vacuum would delete now. Live files may be missing."""
         return paths_of(self.survey(**{"ignore_missing_files": True, **options}))
 
-    def vacuum(self, surveyed: Survey | None = None, **options: Any) -> VacuumResult:
+    def vacuum(self, surveyed: VacuumSurvey | None = None, **options: Any) -> VacuumResult:
         """Runs a vacuum at this time."""
         surveyed = surveyed or self.survey(**{"ignore_missing_files": True, **options})
         if isinstance(self.store, MemoryStore):
@@ -100,7 +100,7 @@ class Folder(TableBuilder):
         )
 
 
-def paths_of(surveyed: Survey) -> set[str]:
+def paths_of(surveyed: VacuumSurvey) -> set[str]:
     """Returns the exact list of paths, without duplicates."""
     paths: list[str] = surveyed.found.files()["path"].to_pylist()
     assert len(paths) == len(set(paths))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
-from delta_maintenance.cli.output import Progress, count_text, print_json, print_named, warn
+from delta_maintenance.cli.output import ProgressLine, count_text, print_json, print_named, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
     plans = plans_by_table(plans_by_name, tables.tables, file=file)
-    with Progress() as progress, ended_by_sigterm():
+    with ProgressLine() as progress, ended_by_sigterm():
         table_work = _Work(tables, arguments, plans, progress)
         results = work_side_by_side(table_work.run, tables.tables)
     results += [_result_of_unlisted(assessment) for assessment in tables.unlisted]
@@ -132,7 +132,7 @@ class _Work:
         tables: PolicyTables,
         arguments: argparse.Namespace,
         plans: NamedPlans,
-        progress: Progress,
+        progress: ProgressLine,
     ) -> None:
         from delta_maintenance.policies.lanes import Turns
 

@@ -34,7 +34,7 @@ _CHECKPOINT_BYTES_PER_LOG_BYTE = 0.12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Verdict:
     """Whether a checkpoint is incremental, and why."""
 
     incremental: bool
@@ -55,7 +55,7 @@ def decide(
     *,
     now: datetime,
     survey: Callable[[Snapshot, CheckpointSpec], ReuseSurvey] = survey_reuse,
-) -> Decision:
+) -> Verdict:
     """Decides from the newest checkpoint and the commits since, unless `wanted` is `never`.
 
     Raises `RefusedError` if `wanted` is `always` and an incremental checkpoint is not possible.
@@ -77,7 +77,7 @@ def decide(
     if wanted == "auto" and not is_cheap:
         decision = _in_full(snapshot, f"since {described}")
         return replace(decision, full_bytes=full, incremental_bytes=incremental)
-    return Decision(
+    return Verdict(
         incremental=True,
         reason=f"incremental: {described}",
         full_bytes=full,
@@ -88,7 +88,7 @@ def decide(
 
 def foresee(
     snapshot: Snapshot, spec: CheckpointSpec, wanted: Incremental, *, now: datetime
-) -> Decision:
+) -> Verdict:
     """Decides like `decide`, but leaves reading sidecars and commits to the executors of Spark."""
     if wanted == "never":
         return _in_full(snapshot, "as asked for")
@@ -97,7 +97,7 @@ def foresee(
         base = require_reusable(snapshot, spec)
     except (NotReusableError, UnusableCheckpointError) as error:
         return _impossible(snapshot, wanted, error)
-    return Decision(
+    return Verdict(
         incremental=True,
         reason=f"incremental, if few sidecars of {base.files.name} are affected by later commits",
         full_bytes=_full_bytes(snapshot),
@@ -132,7 +132,7 @@ def _require_young(snapshot: Snapshot, now: datetime) -> None:
 
 def _impossible(
     snapshot: Snapshot, wanted: Incremental, error: NotReusableError | UnusableCheckpointError
-) -> Decision:
+) -> Verdict:
     is_damaged = isinstance(error, UnusableCheckpointError)
     why = error.problem if isinstance(error, UnusableCheckpointError) else error
     if wanted == "always":
@@ -147,8 +147,8 @@ def _impossible(
     return _in_full(snapshot, f"since {why}")
 
 
-def _in_full(snapshot: Snapshot, why: str) -> Decision:
-    return Decision(incremental=False, reason=f"in full, {why}", full_bytes=_full_bytes(snapshot))
+def _in_full(snapshot: Snapshot, why: str) -> Verdict:
+    return Verdict(incremental=False, reason=f"in full, {why}", full_bytes=_full_bytes(snapshot))
 
 
 def _full_bytes(snapshot: Snapshot) -> int:

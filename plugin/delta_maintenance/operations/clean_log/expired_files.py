@@ -20,7 +20,7 @@ from delta_maintenance.table.read.log_inventory import LogInventory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ages:
+class LogFileAges:
     """Files without a version are kept if they are younger than this instant, in milliseconds since
     1970 UTC.
     """
@@ -33,7 +33,7 @@ def outdated_groups(
     inventory: LogInventory,
     cut_off: int,
     *,
-    ages: Ages,
+    ages: LogFileAges,
     referenced: Callable[[], frozenset[str] | None],
 ) -> tuple[FileGroup, ...]:
     """The files to delete if the history before the checkpoint of version `cut_off` is deleted.

@@ -36,7 +36,7 @@ from delta_maintenance.operations.clean_log.compatible_checkpoint import (
     write_compatible_checkpoint,
 )
 from delta_maintenance.operations.clean_log.expired_files import (
-    Ages,
+    LogFileAges,
     outdated_groups,
     unknown_names,
     write_report,
@@ -300,9 +300,9 @@ class _Decision:
                 "the files of a copied table are only as old as the copy"
             )
 
-    def _ages(self) -> Ages:
+    def _ages(self) -> LogFileAges:
         midnight = midnight_before(self.as_of, _YOUNG)
-        return Ages(
+        return LogFileAges(
             temporary_ms=epoch_millis(self.as_of - _YOUNG),
             sidecar_ms=epoch_millis(midnight) if midnight is not None else 0,
         )

@@ -106,7 +106,7 @@ class RunContext:
         return snapshot
 
 
-class Listing(Protocol):
+class FileListing(Protocol):
     """The exact list behind a plan, which is too long for the Plan."""
 
     def json_lists(self) -> Iterator[tuple[str, Iterable[Any]]]:
@@ -122,7 +122,7 @@ class Prepared(Generic[P, R]):
 
     plan: P
     apply: Callable[[], R]
-    listing: Listing | None = None
+    listing: FileListing | None = None
 
 
 def options_for(

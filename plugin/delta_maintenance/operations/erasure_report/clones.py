@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.operations.erasure_report.places import NeededFiles, TableFiles
+from delta_maintenance.operations.erasure_report.places import NeededFiles, PlacedFiles
 from delta_maintenance.operations.holds.clones import take_foreign_paths, unreadable
 from delta_maintenance.operations.holds.find import find_holds
 from delta_maintenance.operations.holds.hold import StorageOptions
@@ -29,8 +29,8 @@ from delta_maintenance.table.read.table import open_table
 class SearchedTables:
     """A table and its clones. A context manager, which closes the stores of the clones."""
 
-    source: TableFiles
-    clones: list[TableFiles] = field(default_factory=list)
+    source: PlacedFiles
+    clones: list[PlacedFiles] = field(default_factory=list)
     _opened: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> SearchedTables:
@@ -43,7 +43,7 @@ class SearchedTables:
         """Closes the stores of the clones."""
         self._opened.close()
 
-    def __iter__(self) -> Iterator[TableFiles]:
+    def __iter__(self) -> Iterator[PlacedFiles]:
         yield self.source
         yield from self.clones
 
@@ -70,13 +70,13 @@ class SearchedTables:
                     continue
                 snapshot = table.snapshot()
                 holds = find_holds(snapshot, Holders(), now=now, storage_options=options_at)
-                self.clones.append(TableFiles(snapshot, holds, clone=address))
+                self.clones.append(PlacedFiles(snapshot, holds, clone=address))
             except DeltaMaintenanceError as error:
                 self._unread(address, error)
         for searched in list(self):
             self._take_needs(searched, now)
 
-    def _take_needs(self, table: TableFiles, now: datetime) -> None:
+    def _take_needs(self, table: PlacedFiles, now: datetime) -> None:
         others = [other for other in self if other is not table]
         needs = _Needs(table, others)
         try:
@@ -106,7 +106,7 @@ class SearchedTables:
 class _Needs:
     """The files in the folders of others to which the log of a table refers."""
 
-    def __init__(self, table: TableFiles, others: Sequence[TableFiles]) -> None:
+    def __init__(self, table: PlacedFiles, others: Sequence[PlacedFiles]) -> None:
         self._own = table.store.addresses
         self._roots = [searched.store.addresses for searched in others]
         self.found = [ProtectedPaths(roots) for roots in self._roots]

@@ -17,14 +17,14 @@ from delta_maintenance.clock import instant
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.erasure_report.places import (
     PlacedFile,
-    TableFiles,
+    PlacedFiles,
     has_no_rows,
     one_array,
 )
 from delta_maintenance.operations.erasure_report.readings import (
     FileReadings,
-    Reading,
     TableReadings,
+    VersionReading,
 )
 from delta_maintenance.operations.erasure_report.versions import VersionState
 from delta_maintenance.protocol.columns import booleans
@@ -71,7 +71,7 @@ class _Count:
 class Examination:
     """Looks for matching rows in the files of a table."""
 
-    def __init__(self, files: TableFiles, readings: Mapping[str, TableReadings]) -> None:
+    def __init__(self, files: PlacedFiles, readings: Mapping[str, TableReadings]) -> None:
         """`readings` are those of all tables that can have the files, by the name of the table."""
         self._files = files
         self._store = files.store
@@ -163,7 +163,7 @@ class Examination:
         return Examined(file=file, rows=rows, sha256=digest, problem=problem)
 
     def _count(
-        self, use: tuple[Reading, pa.Table], opened: BinaryIO, *, only_live: bool = False
+        self, use: tuple[VersionReading, pa.Table], opened: BinaryIO, *, only_live: bool = False
     ) -> _Count:
         """Counts the matching rows of a file in one reading."""
         reading, row = use
@@ -196,7 +196,7 @@ class Examination:
             return _Count(rows=counted, problem=reading_error(error, file="").problem)
         return _Count(rows=counted, is_sure=is_sure)
 
-    def _has_columns(self, reading: Reading, opened: BinaryIO) -> bool:
+    def _has_columns(self, reading: VersionReading, opened: BinaryIO) -> bool:
         """Whether a file has all columns of a reading whose values are not in the log."""
         assert reading.layout is not None
         partitioned = reading.layout.partition_columns

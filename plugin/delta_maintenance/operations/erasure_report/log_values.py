@@ -22,11 +22,11 @@ from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.operations.erasure_report.examination import Examined
 from delta_maintenance.operations.erasure_report.places import (
     PlacedFile,
-    TableFiles,
+    PlacedFiles,
     end_of,
     one_array,
 )
-from delta_maintenance.operations.erasure_report.readings import Reading, TableReadings
+from delta_maintenance.operations.erasure_report.readings import TableReadings, VersionReading
 from delta_maintenance.operations.layout.reading import Column, file_statistics
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.actions.paths import file_locations
@@ -54,7 +54,7 @@ _WHY = "the next clean-log after this time, if a newer checkpoint can take its p
 class LogValues:
     """Looks for values of the rows in the log of a table, after its files were examined."""
 
-    def __init__(self, files: TableFiles, readings: TableReadings, without_rows: pa.Array) -> None:
+    def __init__(self, files: PlacedFiles, readings: TableReadings, without_rows: pa.Array) -> None:
         """`without_rows` are the paths of the files that have no matching rows."""
         self._files = files
         self._readings = [reading for reading in readings.all if reading.condition is not None]
@@ -155,7 +155,7 @@ class LogValues:
         locations = file_locations(written, root=self._files.store.root)
         return pc.and_(is_marked, pc.invert(pc.is_in(locations, self._without_rows)))
 
-    def _marked_by(self, reading: Reading, actions: pa.Table) -> pa.BooleanArray:
+    def _marked_by(self, reading: VersionReading, actions: pa.Table) -> pa.BooleanArray:
         assert reading.condition is not None
         count = actions.num_rows
         stated = [

@@ -23,9 +23,9 @@ from delta_maintenance.operations.erasure_report import (
 from delta_maintenance.operations.erasure_report.clones import SearchedTables
 from delta_maintenance.operations.erasure_report.examination import Examination, Examined
 from delta_maintenance.operations.erasure_report.log_values import LogValues
-from delta_maintenance.operations.erasure_report.places import TableFiles
+from delta_maintenance.operations.erasure_report.places import PlacedFiles
 from delta_maintenance.operations.erasure_report.readings import TableReadings
-from delta_maintenance.operations.erasure_report.tally import MOST_SHOWN, REPORT, Tally
+from delta_maintenance.operations.erasure_report.tally import MOST_SHOWN, REPORT, ErasureTally
 from delta_maintenance.operations.holds.find import find_holds
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -69,7 +69,7 @@ def apply(
     snapshot = table.snapshot()
     try:
         with _search_tables(snapshot, plan.options, context) as tables:
-            tally = Tally(context.progress, tables.files)
+            tally = ErasureTally(context.progress, tables.files)
             batches = tally.rows(_examine(tables, plan.options.where))
             if context.report is not None:
                 write_batches(
@@ -108,7 +108,7 @@ def _search_tables(
 ) -> SearchedTables:
     options_at = context.storage_options
     holds = find_holds(snapshot, options.holders, now=context.started, storage_options=options_at)
-    tables = SearchedTables(source=TableFiles(snapshot, holds))
+    tables = SearchedTables(source=PlacedFiles(snapshot, holds))
     clones = (*options.holders.clones, *options.clones)
     try:
         tables.add(clones, now=context.started, options_at=options_at)

@@ -76,7 +76,7 @@ class NeededFiles:
         return np.ones(len(paths), np.bool_) if self.paths is None else self.paths.covers(paths)
 
 
-class TableFiles:
+class PlacedFiles:
     """The files of a table at one moment: folder and log.
 
     Names say nothing of the contents: the files of the log can have any name.

@@ -53,7 +53,7 @@ Columns = Mapping[Names, Column | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class VersionReading:
     """One way in which versions read the columns of a condition."""
 
     version: int
@@ -138,9 +138,9 @@ class TableReadings:
     def __init__(self, condition: str, versions: OpenableVersions) -> None:
         """`InvalidRequestError` if no version can be asked for the condition."""
         self.versions = versions
-        self.of_state: list[tuple[Reading, ...]] = []
+        self.of_state: list[tuple[VersionReading, ...]] = []
         """The readings of each state; none for a state without any column of the condition."""
-        self.all: list[Reading] = []
+        self.all: list[VersionReading] = []
         columns = _columns_by_state(condition, versions.states)
         types = {
             name: [
@@ -168,18 +168,18 @@ class TableReadings:
             raise problems[-1]
 
     @property
-    def latest(self) -> tuple[Reading, ...]:
+    def latest(self) -> tuple[VersionReading, ...]:
         """The readings of the latest version."""
         return self.of_state[-1]
 
-    def of(self, first: int, last: int) -> Iterator[Reading]:
+    def of(self, first: int, last: int) -> Iterator[VersionReading]:
         """Yields the readings of a range of states, each once."""
         ids = {
             id(reading): reading for state in self.of_state[first : last + 1] for reading in state
         }
         yield from ids.values()
 
-    def _known(self, reading: Reading) -> Reading:
+    def _known(self, reading: VersionReading) -> VersionReading:
         """Returns the equal reading of an earlier state, if there is one."""
         for known in self.all:
             if (known.columns, known.layout) == (reading.columns, reading.layout):
@@ -219,9 +219,9 @@ class FileReadings:
             is_read[numbers[numbers >= 0]] = True
         return is_read
 
-    def of(self, number: int) -> list[tuple[Reading, pa.Table]]:
+    def of(self, number: int) -> list[tuple[VersionReading, pa.Table]]:
         """Returns the readings of a listed file, each with the row of the log as `FILES`."""
-        readings: dict[tuple[int, tuple[str | None, ...]], tuple[Reading, pa.Table]] = {}
+        readings: dict[tuple[int, tuple[str | None, ...]], tuple[VersionReading, pa.Table]] = {}
         for name, (uses, numbers) in self._uses.items():
             first, end = np.searchsorted(numbers, [number, number + 1])
             for at in range(first, end):
@@ -269,7 +269,7 @@ def _reading(
     state: VersionState,
     columns: Columns,
     types: Mapping[Names, Sequence[DeltaType]],
-) -> Reading:
+) -> VersionReading:
     schema = state.schema
     stored = {name: None if column is None else column.names for name, column in columns.items()}
     try:
@@ -286,5 +286,5 @@ def _reading(
             zone=UTC,
         )
     except DeltaMaintenanceError as error:
-        return Reading(version=state.first, columns=columns, problem=error)
-    return Reading(version=state.first, columns=columns, condition=asked, layout=layout)
+        return VersionReading(version=state.first, columns=columns, problem=error)
+    return VersionReading(version=state.first, columns=columns, condition=asked, layout=layout)

@@ -33,7 +33,7 @@ REPORT = pa.schema(
 _AT_ONCE = 1000
 
 
-class Tally:
+class ErasureTally:
     """The sums over examined files. Its memory does not grow with their number."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:

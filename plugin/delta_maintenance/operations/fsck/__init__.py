@@ -22,7 +22,7 @@ from delta_maintenance.operations.core.record import AtLeast, Instant, Positive,
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.fsck.operation import Survey, apply, plan, survey
+    from delta_maintenance.operations.fsck.operation import FsckSurvey, apply, plan, survey
 
 
 Severity = Literal["corrupt", "warning", "note"]
@@ -315,4 +315,4 @@ RECORD = OperationRecord(
     wrote=lambda result: any(repair.status == "done" for repair in result.repairs),
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="Survey apply plan survey")
+__getattr__, __dir__ = lazy_names(__name__, operation="FsckSurvey apply plan survey")

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck import FsckOptions, Repair
-from delta_maintenance.operations.fsck.examination import Examination
+from delta_maintenance.operations.fsck.examination import TableExamination
 from delta_maintenance.protocol.actions.file_columns import logical_file_keys
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.table.commit.beside_writers import BesideWriters
@@ -19,7 +19,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 
 
 def propose_missing_removes(
-    examination: Examination, options: FsckOptions, notes: list[str], *, append_only: bool
+    examination: TableExamination, options: FsckOptions, notes: list[str], *, append_only: bool
 ) -> Iterator[Repair]:
     """Proposes to remove the files of which the commits leave no doubt."""
     doubled = examination.doubled
@@ -51,7 +51,7 @@ def _has_deletes(doubled: pa.Table) -> bool:
 
 
 def commit_missing_removes(
-    examination: Examination,
+    examination: TableExamination,
     snapshot: Snapshot,
     rows: pa.Table,
     stage: Callable[[Snapshot, pa.Table], Transaction],
@@ -69,7 +69,7 @@ def commit_missing_removes(
     return [landed for landed in commits if landed is not None]
 
 
-def _missing_removes(examination: Examination, rows: pa.Table) -> pa.Table:
+def _missing_removes(examination: TableExamination, rows: pa.Table) -> pa.Table:
     """Returns the removes of the doubled files among some live files.
 
     They have the `dataChange` of the commits that should have removed the files: a

@@ -149,7 +149,7 @@ class LocalContents:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class TableExamination:
     """The state of a table as found by the checks."""
 
     version: int
@@ -186,7 +186,7 @@ def examine(
     contents: ContentsCheck | None = None,
     open_fewer_than: int | None = None,
     progress: Progress | None = None,
-) -> Examination:
+) -> TableExamination:
     """Reads the whole log and, with `files`, checks that every file exists; `deep` also opens them.
 
     `sample` is the number of files to open, and `contents` opens them instead of threads of this
@@ -233,7 +233,7 @@ class _Attempt:
     uncompared: int = 0
     doubled: pa.Table | None = None
 
-    def run(self, *, files: bool) -> Examination:
+    def run(self, *, files: bool) -> TableExamination:
         findings, store = self.findings, self.table.store
         inventory = take_inventory(store)
         listing = inventory.listing
@@ -264,7 +264,7 @@ class _Attempt:
                 presence = self._check_files(snapshot, history)
                 if presence is not None:
                     check_manifests(snapshot, findings)
-        return Examination(
+        return TableExamination(
             version=last_version,
             findings=findings,
             inventory=inventory,

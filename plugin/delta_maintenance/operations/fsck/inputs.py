@@ -74,7 +74,7 @@ _LIVE_FIELDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class CommitFacts:
+class NonFileActions:
     """The non-file actions of a commit, and its metadata."""
 
     version: int
@@ -96,7 +96,7 @@ class LogHistory:
     """The version of the base; 0 if the log is complete."""
     last: int
     files: FileHistory
-    commits: tuple[CommitFacts, ...]
+    commits: tuple[NonFileActions, ...]
     """The commits after the base, in ascending order."""
 
     def states(self, versions: Iterable[int]) -> Iterator[tuple[int, StateReplay]]:
@@ -180,7 +180,7 @@ def read_history(
 
     `FileNotFoundError` if a file was deleted after the listing.
     """
-    facts: list[CommitFacts] = []
+    facts: list[NonFileActions] = []
     tail: list[FileActions] = []
     entries = [entry for version, entry in sorted(listing.commits.items()) if version <= last]
     # Versions before the newest gap are not used; the width of gaps does not matter.
@@ -212,7 +212,7 @@ def read_history(
 class _Piece:
     """Some adjacent commits, parsed."""
 
-    facts: list[CommitFacts]
+    facts: list[NonFileActions]
     files: list[FileActions]
     damaged: list[int]
 
@@ -251,14 +251,14 @@ def _read(store: Store, entry: LogEntry) -> bytes | CorruptTableError:
         return error
 
 
-def _facts(version: int, text: CommitText, actions: SingleActions) -> CommitFacts:
+def _facts(version: int, text: CommitText, actions: SingleActions) -> NonFileActions:
     info, actions.commit_info = actions.commit_info, None
     number, line = min(text.other_lines, default=(0, b""))
     leads = b'"commitInfo"' in line and number < min(text.file_line_numbers, default=_NO_LINE)
     txn_id, engine = (
         None if info is None else info.values.get(name) for name in ("txnId", "engineInfo")
     )
-    return CommitFacts(
+    return NonFileActions(
         version,
         _NOTHING if actions == _NOTHING else actions,
         txn_id if isinstance(txn_id, str) else None,

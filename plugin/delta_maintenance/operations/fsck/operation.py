@@ -28,7 +28,7 @@ from delta_maintenance.operations.fsck import (
     RepairOutcome,
     status_of,
 )
-from delta_maintenance.operations.fsck.examination import ContentsCheck, Examination, examine
+from delta_maintenance.operations.fsck.examination import ContentsCheck, TableExamination, examine
 from delta_maintenance.operations.fsck.findings import KINDS, Findings
 from delta_maintenance.operations.fsck.proposals import (
     commits_after_wrong_checkpoints,
@@ -44,11 +44,11 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FsckSurvey:
     """A plan, with all findings."""
 
     plan: FsckPlan
-    found: Examination
+    found: TableExamination
 
     @property
     def findings(self) -> pa.Table:
@@ -80,7 +80,7 @@ def survey(
     storage_options: Mapping[str, str] | None = None,
     engine: ContentsCheck | None = None,
     progress: Progress | None = None,
-) -> Survey:
+) -> FsckSurvey:
     """Like `plan`, with all findings.
 
     `report` is the address of a new Parquet file for the findings, in any store and outside the
@@ -105,7 +105,7 @@ def survey(
             write_rows(rows, report, table=table.store, storage_options=storage_options)
     repairs, notes = proposed_repairs(examination, options, now=now)
     counts = _counts(examination.findings)
-    return Survey(
+    return FsckSurvey(
         FsckPlan(
             table=table.uri,
             version=examination.version,
@@ -129,7 +129,7 @@ def apply(
     plan: FsckPlan,
     context: RunContext | None = None,
     *,
-    surveyed: Survey | None = None,
+    surveyed: FsckSurvey | None = None,
 ) -> FsckResult:
     """Applies the repairs of a plan, then checks the table again. Concurrent runs do no harm.
 
@@ -231,7 +231,7 @@ def _reason(counts: Sequence[FindingCount], repairs: Sequence[Repair]) -> str:
     return f"{counted_kinds}; planned repairs: {', '.join(repair.action for repair in repairs)}"
 
 
-def _describe_checks(examination: Examination, options: FsckOptions) -> tuple[str, ...]:
+def _describe_checks(examination: TableExamination, options: FsckOptions) -> tuple[str, ...]:
     numbers = Counter(entry.file.kind for entry in examination.inventory.entries)
     kinds = {
         LogFileKind.COMMIT: "commit",
@@ -254,7 +254,7 @@ def _describe_checks(examination: Examination, options: FsckOptions) -> tuple[st
     return (*told, f"{files}: {how}")
 
 
-def _notes(examination: Examination) -> tuple[str, ...]:
+def _notes(examination: TableExamination) -> tuple[str, ...]:
     notes = []
     if examination.unopened:
         notes.append(

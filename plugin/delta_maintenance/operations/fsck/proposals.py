@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.fsck.checks.log import is_old
 from delta_maintenance.operations.fsck.doubled_files import propose_missing_removes
-from delta_maintenance.operations.fsck.examination import Examination
+from delta_maintenance.operations.fsck.examination import TableExamination
 from delta_maintenance.operations.holds.hold import commit_notes
 from delta_maintenance.protocol.actions.model import CommitInfo
 from delta_maintenance.protocol.delta_log.file_names import LAST_CHECKPOINT, LogFileKind
@@ -34,7 +34,7 @@ _DIFFERS = "checkpoint-differs"
 
 
 def proposed_repairs(
-    examination: Examination, options: FsckOptions, *, now: datetime
+    examination: TableExamination, options: FsckOptions, *, now: datetime
 ) -> tuple[tuple[Repair, ...], tuple[str, ...]]:
     """Returns the repairs that the options permit, and the reasons why other findings are not
     repaired.
@@ -70,7 +70,7 @@ def proposed_repairs(
     return tuple(repairs), tuple(notes)
 
 
-def _checkpoints(examination: Examination, notes: list[str]) -> Iterator[Repair]:
+def _checkpoints(examination: TableExamination, notes: list[str]) -> Iterator[Repair]:
     history, is_refuted = examination.history, False
     doubt = _doubt_of_base(examination)
     for files in examination.inventory.listing.checkpoints:
@@ -103,7 +103,7 @@ def _checkpoints(examination: Examination, notes: list[str]) -> Iterator[Repair]
             )
 
 
-def _doubt_of_base(examination: Examination) -> str | None:
+def _doubt_of_base(examination: TableExamination) -> str | None:
     """Returns what speaks against the checkpoint with which the history begins, as one clause.
 
     Checksums and commits count only before the first wrong checkpoint, from which later ones may
@@ -128,7 +128,7 @@ def _doubt_of_base(examination: Examination) -> str | None:
     return None
 
 
-def _wrong_checkpoints(examination: Examination) -> dict[str | None, int]:
+def _wrong_checkpoints(examination: TableExamination) -> dict[str | None, int]:
     """Returns the versions of the checkpoints that differ from the log, by path."""
     return {
         checkpoint_path(files): files.version
@@ -137,7 +137,7 @@ def _wrong_checkpoints(examination: Examination) -> dict[str | None, int]:
     }
 
 
-def _findings_between(examination: Examination, kind: str, first: int, last: int) -> pa.Table:
+def _findings_between(examination: TableExamination, kind: str, first: int, last: int) -> pa.Table:
     findings = examination.findings.table()
     versions = findings["version"]
     within = pc.and_(pc.greater_equal(versions, first), pc.less_equal(versions, last))
@@ -145,7 +145,7 @@ def _findings_between(examination: Examination, kind: str, first: int, last: int
 
 
 def commits_after_wrong_checkpoints(
-    examination: Examination, repairs: Iterable[Repair | RepairOutcome]
+    examination: TableExamination, repairs: Iterable[Repair | RepairOutcome]
 ) -> Iterator[str]:
     """Yields what a person has to check if these repairs replace wrong checkpoints."""
     wrong, last = _wrong_checkpoints(examination), examination.version
@@ -161,7 +161,7 @@ def commits_after_wrong_checkpoints(
     )
 
 
-def _checksums(examination: Examination, checkpoints: Sequence[Repair]) -> Iterator[Repair]:
+def _checksums(examination: TableExamination, checkpoints: Sequence[Repair]) -> Iterator[Repair]:
     """Yields the removal of checksums that were carried forward from a wrong checkpoint.
 
     It comes first: with a wrong checksum beside it, a right checkpoint looks wrong.
@@ -182,7 +182,7 @@ def _checksums(examination: Examination, checkpoints: Sequence[Repair]) -> Itera
 
 
 def _empty_checkpoints(
-    examination: Examination, notes: list[str], now: datetime
+    examination: TableExamination, notes: list[str], now: datetime
 ) -> Iterator[Repair]:
     if examination.snapshot is None:
         return
@@ -210,7 +210,7 @@ def _empty_checkpoints(
             )
 
 
-def _hint(examination: Examination, notes: list[str]) -> Iterator[Repair]:
+def _hint(examination: TableExamination, notes: list[str]) -> Iterator[Repair]:
     counts, history = examination.findings.counts, examination.history
     if counts["hint-differs"]:
         version = _findings_between(examination, "hint-differs", 0, examination.version)["version"][
@@ -237,7 +237,7 @@ def _hint(examination: Examination, notes: list[str]) -> Iterator[Repair]:
     yield Repair(action="rewrite-hint" if left else "remove-hint", path=HINT, reason=reason)
 
 
-def _append_only(examination: Examination) -> Iterator[Repair]:
+def _append_only(examination: TableExamination) -> Iterator[Repair]:
     if examination.snapshot is not None and is_suspended(
         examination.snapshot.log.state.commit_info
     ):
@@ -245,7 +245,7 @@ def _append_only(examination: Examination) -> Iterator[Repair]:
         yield Repair(action="restore-append-only", version=examination.version, reason=reason)
 
 
-def _copy_misnamed(examination: Examination) -> Iterator[Repair]:
+def _copy_misnamed(examination: TableExamination) -> Iterator[Repair]:
     if examination.presence is None:
         return
     others = examination.presence.other_spellings
@@ -260,7 +260,7 @@ def _copy_misnamed(examination: Examination) -> Iterator[Repair]:
         )
 
 
-def _manifests(examination: Examination) -> Iterator[Repair]:
+def _manifests(examination: TableExamination) -> Iterator[Repair]:
     if number := examination.findings.counts["stale-manifest"]:
         yield Repair(
             action="write-manifests",
@@ -272,7 +272,7 @@ def _manifests(examination: Examination) -> Iterator[Repair]:
 
 
 def _missing_files(
-    examination: Examination, options: FsckOptions, notes: list[str]
+    examination: TableExamination, options: FsckOptions, notes: list[str]
 ) -> Iterator[Repair]:
     snapshot, presence = examination.snapshot, examination.presence
     if snapshot is None or presence is None:

@@ -30,7 +30,7 @@ from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, Repair, RepairOutcome
 from delta_maintenance.operations.fsck.checks.presence import Presence, TableFiles, check_presence
 from delta_maintenance.operations.fsck.doubled_files import commit_missing_removes
-from delta_maintenance.operations.fsck.examination import Examination
+from delta_maintenance.operations.fsck.examination import TableExamination
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import read_live_files, read_live_rows
 from delta_maintenance.operations.fsck.proposals import (
@@ -68,7 +68,7 @@ class Repairing:
     """Applies repairs to a table that has just been examined."""
 
     table: Table
-    found: Examination
+    found: TableExamination
     options: FsckOptions
     now: datetime
     new_id: NewId

@@ -25,7 +25,7 @@ from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.vacuum.operation import apply, plan
-    from delta_maintenance.operations.vacuum.planning import Survey, engine_for, survey
+    from delta_maintenance.operations.vacuum.planning import VacuumSurvey, engine_for, survey
 
 
 LEAST_RETENTION = timedelta(days=7)
@@ -346,5 +346,5 @@ RECORD = OperationRecord(
 )
 
 __getattr__, __dir__ = lazy_names(
-    __name__, operation="apply plan", planning="Survey engine_for survey"
+    __name__, operation="apply plan", planning="VacuumSurvey engine_for survey"
 )

@@ -65,7 +65,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class ReasonTally:
     """The number of files that may be deleted for one reason."""
 
     reason: Reason
@@ -102,7 +102,7 @@ class DeadFiles:
     listed: int = 0
     """Examined files, including hidden ones."""
 
-    def tallies(self) -> tuple[Tally, ...]:
+    def tallies(self) -> tuple[ReasonTally, ...]:
         """Counts the files by the reason for their deletion."""
         found = []
         for reason in Reason:
@@ -113,7 +113,7 @@ class DeadFiles:
                     first_files["path"].to_pylist(), first_files["size"].to_pylist(), strict=True
                 )
                 size = pc.sum(files["size"]).as_py() or 0
-                found.append(Tally(reason, files.num_rows, size, tuple(pairs)))
+                found.append(ReasonTally(reason, files.num_rows, size, tuple(pairs)))
         return tuple(found)
 
     def keep(self, why: str, count: int) -> None:

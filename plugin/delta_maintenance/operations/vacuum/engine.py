@@ -12,9 +12,9 @@ import pyarrow as pa
 from delta_maintenance.operations.core.parquet_report import write_batches
 from delta_maintenance.operations.vacuum.candidates import (
     DeadFiles,
+    ReasonTally,
     Search,
     Sum,
-    Tally,
     find_dead_files,
     list_folder,
     path_digest,
@@ -63,7 +63,7 @@ class Found:
     """The reason why nothing may be deleted, as one clause: paths that readers interpret
     differently.
     """
-    tallies: tuple[Tally, ...]
+    tallies: tuple[ReasonTally, ...]
     paths_digest: str
     """The `path_digest` of the files to delete."""
     kept: Mapping[str, int]
@@ -100,7 +100,7 @@ class VacuumEngine(Protocol):
         """
 
 
-class LocalEngine:
+class LocalVacuum:
     """Finds and deletes files in this process."""
 
     def __init__(self, entries: Sequence[pa.Table] | None = None) -> None:

@@ -28,7 +28,7 @@ from delta_maintenance.operations.vacuum.deletion import Deletion, remove_empty_
 from delta_maintenance.operations.vacuum.engine import DeadFileListing, write_report
 from delta_maintenance.operations.vacuum.planning import (
     Settings,
-    Survey,
+    VacuumSurvey,
     engine_for,
     require_same_settings,
     require_vacuumable,
@@ -60,7 +60,7 @@ def apply(
     plan: VacuumPlan,
     context: RunContext | None = None,
     *,
-    surveyed: Survey | None = None,
+    surveyed: VacuumSurvey | None = None,
 ) -> VacuumResult:
     """Deletes the planned files that are still unreferenced. Concurrent runs do no harm.
 
@@ -113,7 +113,7 @@ def prepare(
 
 def _survey(
     snapshot: Snapshot, options: VacuumOptions, context: RunContext, *, now: datetime
-) -> Survey:
+) -> VacuumSurvey:
     return survey(
         snapshot,
         options,
@@ -129,7 +129,7 @@ class _VacuumRun:
     def __init__(
         self,
         table: Table,
-        surveyed: Survey,
+        surveyed: VacuumSurvey,
         now: datetime,
         new_id: NewId,
         progress: Progress | None,

@@ -26,9 +26,9 @@ from delta_maintenance.operations.vacuum import (
     VacuumOptions,
     VacuumPlan,
 )
-from delta_maintenance.operations.vacuum.candidates import Search, Tally
+from delta_maintenance.operations.vacuum.candidates import ReasonTally, Search
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
-from delta_maintenance.operations.vacuum.engine import Found, LocalEngine, Request, VacuumEngine
+from delta_maintenance.operations.vacuum.engine import Found, LocalVacuum, Request, VacuumEngine
 from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_in_manifests, files_of
 from delta_maintenance.operations.vacuum.inventory import read_inventory
 from delta_maintenance.operations.vacuum.references import (
@@ -55,7 +55,7 @@ _SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class VacuumSurvey:
     """A plan with the exact list of files."""
 
     plan: VacuumPlan
@@ -73,7 +73,7 @@ def survey(
     now: datetime,
     engine: VacuumEngine | None = None,
     storage_options: StorageOptions = lambda _: None,
-) -> Survey:
+) -> VacuumSurvey:
     """Surveys the files that a vacuum at an instant would delete. Deletes nothing.
 
     `now` must be read before the snapshot is opened. `engine` is that of a plan for Spark; the
@@ -158,7 +158,7 @@ class _SurveyRun:
         self.swept_to: int | None = None
         """The last commit such that no file is needed that it or an older one removed."""
 
-    def run(self) -> Survey:
+    def run(self) -> VacuumSurvey:
         snapshot, options = self.snapshot, self.options
         require_vacuumable(snapshot)
         require_deletable_root(self.store)
@@ -208,7 +208,7 @@ class _SurveyRun:
             self.swept_to = None
         if any(dead.held[name].files for name in self.file_holders if name in dead.held):
             self.swept_to = None
-        return Survey(self._plan(dead, window), dead, self.holds.stored, tuple(self.clones))
+        return VacuumSurvey(self._plan(dead, window), dead, self.holds.stored, tuple(self.clones))
 
     def _require_no_live_file(self, dead: Found) -> None:
         """Raises `CorruptTableError` if a file to be deleted is live by the commits that are left,
@@ -251,9 +251,9 @@ class _SurveyRun:
         """The engine, and the commits that name the candidates, if the mode is `lite`."""
         if self.options.mode != "full":
             window, entries = self._entries()
-            return window, LocalEngine(entries)
+            return window, LocalVacuum(entries)
         if engine_for(self.snapshot, self.options) == "local":
-            return None, LocalEngine()
+            return None, LocalVacuum()
         if self.engine is None:
             raise InvalidRequestError(
                 "the plan is for Spark",
@@ -457,7 +457,7 @@ def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
         )
 
 
-def _group(tally: Tally) -> DeadGroup:
+def _group(tally: ReasonTally) -> DeadGroup:
     return DeadGroup(
         reason=tally.reason.label,
         count=tally.count,
