@@ -168,7 +168,7 @@ class _DropFeatureRun:
         self._prepare(snapshot, files)
         searched = None
         if self.planned.way == "truncate-history":
-            outlook = self._truncated()
+            outlook = self._truncate_history()
             if outlook.traces:
                 return self._waiting(outlook)
             searched = outlook.version
@@ -206,7 +206,7 @@ class _DropFeatureRun:
         kept_vectors = keep_vector_files(committer, removal, retention=retention)
         self._note("keep-vector-files", kept_vectors)
 
-    def _truncated(self) -> HistoryOutlook:
+    def _truncate_history(self) -> HistoryOutlook:
         """Deletes all history that is old enough, and returns the remaining traces."""
         outlook = self._outlook()
         if outlook.cleaning is not None:
@@ -256,7 +256,7 @@ class _DropFeatureRun:
             self._require_unused(snapshot)
             return self.committer.begin(snapshot, EMPTY_COMMIT)
 
-        return self._committed(kind, stage)
+        return self._commit_step(kind, stage)
 
     def _checkpoint(self, version: int) -> None:
         """Writes a checkpoint of a version, and checks that it does not use the feature."""
@@ -323,7 +323,7 @@ class _DropFeatureRun:
                 transaction.remove_domain(down.domain)
             return transaction
 
-        return self._committed("drop", stage)
+        return self._commit_step("drop", stage)
 
     def _require_unused(self, snapshot: Snapshot) -> None:
         trace = state_trace(snapshot, self.removal)
@@ -354,7 +354,7 @@ class _DropFeatureRun:
             remedy="plan again after other writers have stopped changing this",
         )
 
-    def _committed(self, kind: StepKind, stage: Callable[[Snapshot], Transaction]) -> int:
+    def _commit_step(self, kind: StepKind, stage: Callable[[Snapshot], Transaction]) -> int:
         version = self.committer.commit(stage)
         assert version is not None
         self._note(kind, version)

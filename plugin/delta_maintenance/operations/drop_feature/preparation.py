@@ -187,23 +187,23 @@ def _missing(snapshot: Snapshot, deleted_after_ms: int) -> pa.Table:
         vectors = tombstones["deletionVector"]
         plain = tombstones.filter(pc.is_null(vectors))["path"]
         named.extend(plain.filter(pc.match_substring(plain, _NAME)).chunks)
-        fresh = pc.fill_null(_deleted(tombstones, deleted_after_ms), True)
+        fresh = pc.fill_null(_is_deleted_after(tombstones, deleted_after_ms), True)
         for chunk in vectors.filter(pc.and_(pc.is_valid(vectors), fresh)).chunks:
             relative, absolute = deletion_vector_paths(chunk)
-            needed.extend((_encoded(relative), absolute))
+            needed.extend((_encode_paths(relative), absolute))
     paths = pc.unique(pa.chunked_array(needed, pa.string()))
     present = pa.chunked_array(named, pa.string())
     paths = paths.filter(pc.invert(pc.is_in(paths, value_set=present)))
     return pa.table({"path": paths, "dataChange": pa.repeat(pa.scalar(False), len(paths))})
 
 
-def _deleted(tombstones: pa.Table, after_ms: int) -> pa.ChunkedArray:
+def _is_deleted_after(tombstones: pa.Table, after_ms: int) -> pa.ChunkedArray:
     if "deletionTimestamp" not in tombstones.column_names:
         return pa.chunked_array([pa.nulls(tombstones.num_rows, pa.bool_())])
     return pc.greater(tombstones["deletionTimestamp"], after_ms)
 
 
-def _encoded(paths: pa.StringArray) -> pa.StringArray:
+def _encode_paths(paths: pa.StringArray) -> pa.StringArray:
     """Encodes paths as URIs for actions. Only prefixes that a user chose need encoding."""
     odd = pc.invert(pc.match_substring_regex(paths, _PLAIN))
     if not pc.any(odd).as_py():

@@ -192,7 +192,7 @@ def history_traces(
     """
     store = snapshot.log.store
     if removal.needs_truncation:
-        return tuple(_unprotected(list_log(store), snapshot.metadata))
+        return tuple(_find_unprotected(list_log(store), snapshot.metadata))
 
     def listed() -> tuple[HistoryTrace, ...]:
         listing = list_log(store, first_version=first_version)
@@ -260,7 +260,7 @@ def _traced_versions(
                 yield from pc.unique(traced_files[COMMIT_VERSION]).to_pylist()
 
 
-def _unprotected(listing: LogListing, metadata: Metadata) -> Iterator[HistoryTrace]:
+def _find_unprotected(listing: LogListing, metadata: Metadata) -> Iterator[HistoryTrace]:
     properties = TableProperties.from_configuration(metadata.configuration)
     boundary = properties.require_checkpoint_protection_before_version
     entries = [
@@ -433,16 +433,16 @@ def plan_truncation(
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_RETENTION)]
     if unread:
-        raise _refused(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+        raise _refusal(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
     if not properties.enable_expired_log_cleanup:
-        raise _refused(
+        raise _refusal(
             snapshot,
             "the table sets delta.enableExpiredLogCleanup to false, which keeps its history",
             "set it to true first, or drop the feature without truncating history",
         )
     retention = properties.drop_feature_retention
     if retention < _LONGEST_TRANSACTION and options.other_writers != "none":
-        raise _refused(
+        raise _refusal(
             snapshot,
             f"{_RETENTION} is {duration_text(retention)}, after which a stalled writer could "
             "still commit",
@@ -485,5 +485,5 @@ def ready_after(snapshot: Snapshot, instant: datetime) -> datetime | None:
         return None
 
 
-def _refused(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
+def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
     return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

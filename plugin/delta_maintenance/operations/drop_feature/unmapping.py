@@ -217,7 +217,7 @@ class _Unmapping(RewriteCommits):
                 self._adjust(pending)
             open_bins = [pending for pending in bins if pending.fate is None]
             if looked_at != base.version or len(open_bins) < len(bins):
-                fresh = self._converted(open_bins)
+                fresh = self._convert_bins(open_bins)
                 bins, looked_at = [*open_bins, *fresh], base.version
                 if fresh:
                     # Other writers may have committed during the rewrite.
@@ -240,10 +240,10 @@ class _Unmapping(RewriteCommits):
             self._contract = unmapping_contract(self._base, target_bytes=target)
             self._seen = self._base.metadata
 
-    def _converted(self, bins: Sequence[Pending]) -> list[Pending]:
+    def _convert_bins(self, bins: Sequence[Pending]) -> list[Pending]:
         """Returns bins of the live files that must be rewritten and that no bin covers."""
         files = live_columns(self._base)
-        covered = _covered(files, bins)
+        covered = _is_covered(files, bins)
         converted = conversion(self._base, files, self._contract, covered=covered, kept=self._kept)
         self._kept = converted.kept
         work = self._work(converted)
@@ -266,7 +266,9 @@ class _Unmapping(RewriteCommits):
         names = _logical_names(self._base)
         done: list[Pending] = []
         engine = LocalEngine(self._table.store, new_id=self._settings.writer.new_id)
-        bins: Iterator[Bin] = (_renamed(work.bin(number), names) for number in range(work.count))
+        bins: Iterator[Bin] = (
+            _rename_partitions(work.bin(number), names) for number in range(work.count)
+        )
         for outcome in engine.rewrite(bins, self._contract.spec):
             done.append(_pending(outcome, work))
             self._tell(done[-1])
@@ -295,7 +297,7 @@ class _Unmapping(RewriteCommits):
         }
 
 
-def _covered(files: LiveColumns, bins: Sequence[Pending]) -> Mask:
+def _is_covered(files: LiveColumns, bins: Sequence[Pending]) -> Mask:
     paths = [chunk for pending in bins for chunk in pending.adds["path"].chunks]
     is_covered = pc.is_in(files.path, value_set=pa.chunked_array(paths, pa.string()))
     return np.asarray(is_covered.to_numpy(), np.bool_)
@@ -307,7 +309,7 @@ def _logical_names(snapshot: Snapshot) -> Mapping[str, str]:
     return dict(zip(snapshot.log.physical_partition_columns, logical, strict=True))
 
 
-def _renamed(work: Bin, names: Mapping[str, str]) -> Bin:
+def _rename_partitions(work: Bin, names: Mapping[str, str]) -> Bin:
     """Returns the bin with the keys of its partition values renamed as in the new files."""
     if all(name == logical for name, logical in names.items()):
         return work

@@ -84,7 +84,7 @@ def limit_of(snapshot: Snapshot, options: ExpireOptions, instant: datetime) -> L
     else:
         value = exact * _MICROSECOND // _UNITS[options.unit or "us"]
         literal = str(value)
-    predicate = f"({_quoted(column.names)} < {literal})"
+    predicate = f"({_quote_name(column.names)} < {literal})"
     return Limit(column=column, value=value, local=local, predicate=predicate)
 
 
@@ -149,7 +149,7 @@ def _wall_time(instant: datetime, name: str | None) -> datetime:
     return wall - (first_offset - second) if first_offset > second and not local.fold else wall
 
 
-def _quoted(parts: tuple[str, ...]) -> str:
+def _quote_name(parts: tuple[str, ...]) -> str:
     return ".".join(
         part if _PLAIN_NAME.fullmatch(part) else f"`{part.replace('`', '``')}`" for part in parts
     )

@@ -121,7 +121,7 @@ def chosen(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Chosen:
         mixed: list[pa.Table] = []
         search = DoubledFileSearch(sound)
         for batch in search.watch(sound.log.scan()):
-            judged = _judged(batch.adds, limit).ages
+            judged = _judge_files(batch.adds, limit).ages
             whole.append(batch.adds.filter(booleans(judged.whole)))
             if reads_mixed:
                 mixed.append(batch.adds.filter(booleans(judged.mixed | judged.unknown)))
@@ -151,7 +151,7 @@ class _Judged:
     invalid: int = 0
 
 
-def _judged(adds: pa.Table, limit: Limit) -> _Judged:
+def _judge_files(adds: pa.Table, limit: Limit) -> _Judged:
     column = limit.column
     statistics = file_statistics(adds, [] if column.is_partition else [column])
     size, rows = statistics["size"].to_numpy(), statistics["rows"].to_numpy()
@@ -172,7 +172,7 @@ def _judged(adds: pa.Table, limit: Limit) -> _Judged:
 def _part(
     adds: pa.Table, limit: Limit, doubled: pa.Array, *, reads_mixed: bool
 ) -> tuple[Survey, pa.Array]:
-    judged = _judged(adds, limit)
+    judged = _judge_files(adds, limit)
     found, size = judged.ages, judged.size
     # Removing a whole file is right in any case; other changes would make its rows permanent.
     left_out = to_bools(_among(adds, doubled).combine_chunks())

@@ -131,7 +131,7 @@ def choose(
     if taken is not None:
         asked &= ~taken
     size = files.live_bytes
-    deleted = _deleted(files, rules)
+    deleted = _has_deleted_rows(files, rules)
     own_reason = deleted.copy()
     reasons: dict[str, Mask] = {DELETED_ROWS: deleted}
     for name, mask in (footers or {}).items():
@@ -146,9 +146,9 @@ def choose(
         allowed &= ~mask
     small &= allowed
     own_reason &= allowed
-    joined = _joined(files, size, small & ~made, small & made, rules)
+    joined = _select_small(files, size, small & ~made, small & made, rules)
     after = np.ceil(size * ratio).astype(np.int64)
-    order, bins = _merged(files, after, joined & (small | own_reason), own_reason, rules)
+    order, bins = _merge_bins(files, after, joined & (small | own_reason), own_reason, rules)
     alone = np.flatnonzero(own_reason & ~joined)
     first_bin = int(bins[-1]) + 1 if len(bins) else 0
     rows = np.concatenate([order, alone]).astype(np.int64)
@@ -254,7 +254,7 @@ def _left_alone(
     return reasons
 
 
-def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
+def _has_deleted_rows(files: LiveColumns, rules: ChoiceRules) -> Mask:
     if rules.deleted_share is None:
         return np.zeros(files.count, np.bool_)
     if rules.deleted_share == 0:
@@ -266,7 +266,9 @@ def _deleted(files: LiveColumns, rules: ChoiceRules) -> Mask:
     return unknown | (has_vector & beyond)
 
 
-def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules) -> Mask:
+def _select_small(
+    files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: ChoiceRules
+) -> Mask:
     """Selects the small files that are merged: new files, and files of earlier rewrites."""
     enough = np.bincount(files.partition[fresh], minlength=len(files.last_write)) >= rules.min_files
     enough_of = enough[files.partition]
@@ -290,7 +292,7 @@ def _joined(files: LiveColumns, size: Numbers, fresh: Mask, made: Mask, rules: C
     return joined
 
 
-def _merged(
+def _merge_bins(
     files: LiveColumns, size: Numbers, joined: Mask, own_reason: Mask, rules: ChoiceRules
 ) -> tuple[Numbers, Numbers]:
     """Returns the merged files, by bin, and the bin of each."""
@@ -306,7 +308,7 @@ def _merged(
         # kept only if it has a reason of its own.
         is_kept = own_reason[waiting] if is_last else ~alone
         merged_files.append(waiting[is_kept])
-        numbers.append(first_bin + _renumbered(bins[is_kept]))
+        numbers.append(first_bin + _renumber_bins(bins[is_kept]))
         first_bin += len(np.unique(bins[is_kept]))
         waiting = waiting[:0] if is_last else waiting[alone]
     nothing = np.zeros(0, np.int64)
@@ -326,7 +328,7 @@ def _shares(partitions: Numbers, sizes: Numbers, rules: ChoiceRules) -> Numbers:
     before -= before[starts][group]
     middle = before + sizes / 2
     share = np.minimum((middle * shares[group] / total[group]).astype(np.int64), shares[group] - 1)
-    return _renumbered(group * (int(shares.max()) + 1) + share)
+    return _renumber_bins(group * (int(shares.max()) + 1) + share)
 
 
 def _by_age(files: LiveColumns, rows: Numbers) -> Numbers:
@@ -355,5 +357,5 @@ def _by_partition(files: LiveColumns, rows: Numbers, bins: Numbers) -> tuple[Num
     return rows[by_rank], rank[bins][by_rank]
 
 
-def _renumbered(bins: Numbers) -> Numbers:
+def _renumber_bins(bins: Numbers) -> Numbers:
     return (np.cumsum(np.diff(bins, prepend=-1) != 0) - 1).astype(np.int64)
