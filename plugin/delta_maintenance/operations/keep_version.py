@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Re
 from delta_maintenance.operations.holds.models import KeptVersion
 
 if TYPE_CHECKING:
-    from delta_maintenance.operations.keep_version.operation import apply, plan
+    from delta_maintenance.operations.holds.keep_version import apply, plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ RECORD = OperationRecord(
     options=KeepVersionOptions,
     plan=KeepVersionPlan,
     result=KeepVersionResult,
-    code="delta_maintenance.operations.keep_version.operation",
+    code="delta_maintenance.operations.holds.keep_version",
     outcomes={
         "kept": Outcome.DONE,
         "released": Outcome.DONE,
@@ -130,4 +130,4 @@ RECORD = OperationRecord(
     result_facts=result_facts,
 )
 
-__getattr__, __dir__ = lazy_names(__name__, operation="apply plan")
+__getattr__, __dir__ = lazy_names(__name__, f"{__package__}.holds", keep_version="apply plan")
