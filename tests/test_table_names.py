@@ -20,7 +20,7 @@ from delta_maintenance.errors import (
     remember_name,
     table_text,
 )
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance_dagster import DeltaMaintenanceComponent
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def lazy_names(
-    package: str, base: str | None = None, **modules: str
+    package: str, base: str | None = None, /, **modules: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and the `__dir__` of a package or a module.
 

@@ -238,7 +238,7 @@ def test_a_table_with_vended_credentials_carries_a_reference(
 
 
 def test_the_health_page_knows_which_tables_the_policy_asks_for(policy: Path) -> None:
-    from delta_maintenance.policies.definition.policy import load_policy
+    from delta_maintenance.policies.definition import load_policy
 
     known = KnownTables(load_policy(policy))
     assert known.find(NAME, "s3://x") is not None

@@ -14,7 +14,7 @@ import yaml
 from airflow.sdk._shared.secrets_masker import redact
 
 from delta_maintenance.operations.position import Position
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.hooks import delta as policy_hook
 from delta_maintenance_airflow.hooks.delta import PolicyHook

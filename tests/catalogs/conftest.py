@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Catalog, open_catalog
+from delta_maintenance.catalogs import Catalog, open_catalog
 from delta_maintenance.catalogs.http import client
 from tests.support.catalogs.catalog_server import CatalogServer
 from tests.support.catalogs.generic_table_servers import LakekeeperServer, PolarisServer

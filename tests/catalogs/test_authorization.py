@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Catalog, open_catalog
+from delta_maintenance.catalogs import Catalog, open_catalog
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Aspect, Catalog, open_catalog
+from delta_maintenance.catalogs import Aspect, Catalog, open_catalog
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.catalogs.http.gathering import AT_ONCE
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError

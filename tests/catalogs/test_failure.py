@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import catalog_error
+from delta_maintenance.catalogs import catalog_error
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from delta_maintenance.address import CatalogName
-from delta_maintenance.catalogs.catalog import Catalog, CatalogListing, open_catalog
+from delta_maintenance.catalogs import Catalog, CatalogListing, open_catalog
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.errors import CatalogError
 from tests.support.catalogs.catalog_server import CatalogServer, Entry

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from delta_maintenance.address import Access, CatalogName
-from delta_maintenance.catalogs.catalog import Aspect, PassedOver, open_catalog
+from delta_maintenance.catalogs import Aspect, PassedOver, open_catalog
 from delta_maintenance.catalogs.http.gathering import AT_ONCE
 from delta_maintenance.errors import CatalogError, InvalidRequestError
 from tests.catalogs.test_listing import listed

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.address import CatalogName
-from delta_maintenance.catalogs.catalog import Catalog, CatalogListing, PassedOver, open_catalog
+from delta_maintenance.catalogs import Catalog, CatalogListing, PassedOver, open_catalog
 from delta_maintenance.catalogs.http.gathering import AT_ONCE
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError
 from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from delta_maintenance.catalogs.catalog import Catalog
+from delta_maintenance.catalogs import Catalog
 from tests.catalogs.test_listing import listed
 from tests.support.catalogs.catalog_server import CatalogServer
 from tests.support.catalogs.generic_table_servers import LakekeeperServer

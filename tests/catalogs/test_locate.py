@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.address import Access, Address, CatalogKind, CatalogName, is_catalog_option
+from delta_maintenance.catalogs import Catalog, CatalogTable
 from delta_maintenance.catalogs import catalog as opening
-from delta_maintenance.catalogs.catalog import Catalog, CatalogTable
 from delta_maintenance.catalogs.reference import CatalogReference, locate
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, InvalidRequestError

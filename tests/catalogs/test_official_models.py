@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.address import Access, CatalogName
-from delta_maintenance.catalogs.catalog import Aspect, open_catalog
+from delta_maintenance.catalogs import Aspect, open_catalog
 from delta_maintenance.errors import CatalogError
 from tests.catalogs.conftest import PROFILES
 from tests.catalogs.test_listing import listed

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from delta_maintenance.address import Access
-from delta_maintenance.catalogs.catalog import VendedCredentials
+from delta_maintenance.catalogs import VendedCredentials
 from delta_maintenance.catalogs.credentials import (
     GCS_TOKEN,
     credentials_for,

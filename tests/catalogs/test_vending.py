@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delta_maintenance.address import Access, Address, CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import Catalog, CatalogTable, VendedCredentials
+from delta_maintenance.catalogs import Catalog, CatalogTable, VendedCredentials
 from delta_maintenance.catalogs.credentials import CredentialSource
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.settings import CatalogSettings

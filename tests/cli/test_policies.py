@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import StorageAccessError
-from delta_maintenance.operations.core.registry import policy_operations
+from delta_maintenance.operations.core import policy_operations
 from delta_maintenance.operations.health import TableHealth
+from delta_maintenance.policies import Assessment, AssessmentEntry, AssessmentStore, RunResult
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.models import Assessment, RunResult
 from tests.support.tables.actions import add, commit_info, remove
 from tests.support.tables.vacuum_tables import Folder, days_ago
 

@@ -20,9 +20,9 @@ from delta_maintenance.cli.spark_launcher import split_secrets
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.options import parse_options
-from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
+from delta_maintenance.submission import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import find_spark_home
 from tests.support.catalogs.in_memory import catalog_table, use_catalogs
 from tests.support.tables.sound_tables import SoundTable

@@ -230,7 +230,7 @@ def neglected(folder: Path) -> TableBuilder:
 
 
 def test_all_forms_of_an_address_share_a_lease(tmp_path: Path) -> None:
-    from delta_maintenance.policies.definition.policy import Policy
+    from delta_maintenance.policies.definition import Policy
     from delta_maintenance_dagster import DeltaTable
 
     def pool(uri: str) -> str:

@@ -15,11 +15,11 @@ from dagster.components.component import state_backed_component
 
 from delta_maintenance import clock
 from delta_maintenance.address import CatalogName
-from delta_maintenance.catalogs.catalog import CatalogTable
+from delta_maintenance.catalogs import CatalogTable
 from delta_maintenance.errors import CatalogUnavailableError, InvalidRequestError
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
     DeltaSparkResource,

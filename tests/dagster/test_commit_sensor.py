@@ -13,7 +13,7 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.tables.actions import add, commit_info, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 import delta_maintenance_dagster
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
     DeltaSparkResource,

@@ -10,9 +10,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.definition.policy import Policy
-from delta_maintenance.policies.models import Assessment
+from delta_maintenance.policies import Assessment, assess_table
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance_dagster import DeltaTable, HealthThresholds
 from delta_maintenance_dagster.health_checks import check_specs, judge
 from tests.support.tables.actions import add, deletion_vector, features, metadata, remove

@@ -11,7 +11,7 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance_dagster import (
     DeltaMaintenanceComponent,
     DeltaSparkResource,

@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 import yaml
 
-from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.operations.core.freed import Freed
-from delta_maintenance.policies.definition.policy import load_policy
-from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.policies import OperationOutcome, RunResult
+from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.storage import open_store
 from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, metadata
 from tests.support.tables.overdue_tables import overdue_table

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.errors import StorageAccessError, StorageError
-from delta_maintenance.policies.definition.policy import Policy
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.policies.definition import Policy
+from delta_maintenance.table.read import Table
 from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
 from delta_maintenance_dagster.metadata import log_svg
 from tests.support.suite.reported_metrics import reported

@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance_dagster import DeltaStorageResource, DeltaTable
 from delta_maintenance_dagster.resources import Reference
 from delta_maintenance_dagster.spark_resource import DeltaSparkResource

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from delta_maintenance.cli.main import _parser, main
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 
 ROOT = Path(__file__).parents[2]
 STARTS = sorted(f"docs/start/{path.name}" for path in ROOT.glob("docs/start/*.md"))

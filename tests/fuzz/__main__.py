@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from delta_maintenance.operations.core.registry import operations
+from delta_maintenance.operations.core import operations
 from tests.fuzz.cases import play
 from tests.fuzz.tables import tables
 from tests.support.suite import seed_runs

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage import memory
+from delta_maintenance.storage import MemoryStore, memory
 from delta_maintenance.storage.core.paths import check_path
-from delta_maintenance.storage.memory import MemoryStore
 from tests.fuzz.mutations import mutate
 from tests.fuzz.rows import Rows, rows_of
 from tests.fuzz.tables import Files, pick

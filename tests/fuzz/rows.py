@@ -9,7 +9,7 @@ from collections import Counter
 import pyarrow.parquet as pq
 
 from delta_maintenance import open_table
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
 from delta_maintenance.table.data.deleted_rows import DeletedRows
 from delta_maintenance.table.data.locations import location_of
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.rewrites.data_files import (
     ROW_TRACKING,
     field,

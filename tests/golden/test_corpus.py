@@ -18,7 +18,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.tables.corpus_tables import CORPUS, TABLES
 
 

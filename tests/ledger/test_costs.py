@@ -16,11 +16,11 @@ import yaml
 
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.rows import COLUMNS, SCHEMA
 from delta_maintenance.ledger.summary import PRICED, costs_of, sums
-from delta_maintenance.ledger.table import Delivery, LedgerTable
+from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.policies.definition.ledger import Prices
-from delta_maintenance.policies.definition.policy import load_policy
 from delta_maintenance.storage import open_store
 
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)

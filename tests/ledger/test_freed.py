@@ -13,17 +13,16 @@ import yaml
 from delta_maintenance import open_table
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageError
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.ledger.rows import Origin, rows_of
-from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core.freed import Freed, freed_bytes, unfreed_texts
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies import OperationOutcome, RunResult, assess_table
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.core.base import DeletedBytes
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.core import DeletedBytes
+from delta_maintenance.table.read import Table
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.imports import import_history, imported_versions
 from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.table import Delivery, LedgerTable
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.table.read import open_table
 from tests.support.faults.fault_store import FaultStore
 from tests.support.tables.actions import add, commit_info, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin
-from delta_maintenance.ledger.table import LedgerTable
-from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.policies import OperationOutcome, RunResult
 from delta_maintenance.storage import open_store
 
 PROCESSES = 8

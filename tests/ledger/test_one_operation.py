@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.ledger.one_operation import recording
-from delta_maintenance.operations.core.registry import find
-from delta_maintenance.policies.models import RunResult
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.operations.core import find
+from delta_maintenance.policies import RunResult
+from delta_maintenance.storage import MemoryStore
 
 NAME = "uc://main.sales.orders"
 

@@ -14,18 +14,16 @@ import yaml
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin, rows_of
-from delta_maintenance.ledger.table import Delivery, LedgerTable
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.definition.policy import Policy, load_policy
+from delta_maintenance.policies import LastRun, OperationOutcome, RunResult, assess_table
+from delta_maintenance.policies.definition import Policy, load_policy
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import LastRun, OperationOutcome, RunResult
 from delta_maintenance.policies.run import run
-from delta_maintenance.storage import open_store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore, open_store
+from delta_maintenance.table.read import Table
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 
 COMMITS, A_DAY = 500, 8

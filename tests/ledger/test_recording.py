@@ -13,11 +13,10 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
-from delta_maintenance.ledger import recording
+from delta_maintenance.ledger import Delivery, LedgerTable, recording
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin, rows_of
-from delta_maintenance.ledger.table import Delivery, LedgerTable
-from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.policies import OperationOutcome, RunResult
 from delta_maintenance.storage import Store, open_store
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.tables.assessed_tables import assessment

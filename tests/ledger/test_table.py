@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.rows import COLUMNS
 from delta_maintenance.ledger.summary import sums
-from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.operations import fsck
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.table.read import open_table
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 

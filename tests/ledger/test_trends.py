@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.address import identity_of
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.ledger import trends as module
 from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.ledger.trends import DAYS, first_day, read_history, trends
 from delta_maintenance.policies.definition.ledger import Prices
 from delta_maintenance.storage import open_store

@@ -15,8 +15,8 @@ from delta_maintenance.metrics import runs
 from delta_maintenance.metrics.definitions import OF_RUNS, OF_TABLES, RUNS, TABLES
 from delta_maintenance.metrics.runs import measurements
 from delta_maintenance.operations.vacuum import VacuumResult
+from delta_maintenance.policies import OperationOutcome, RunResult
 from delta_maintenance.policies.measuring import Cost
-from delta_maintenance.policies.models import OperationOutcome, RunResult
 from tests.support.suite.reported_metrics import reported
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.assessed_tables import NOW, run_result

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.operations.verb_fork_server import READING, VERBS, Ended, ForkServer, fork_server
 from tests.operations.visible_kills import Judge, build_kind, kind_of
 from tests.support.suite import seed_runs

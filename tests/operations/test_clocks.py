@@ -13,12 +13,12 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log, expire, vacuum
 from delta_maintenance.operations.clean_log import CleanLogOptions
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.core.assessment import LastRun
-from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.operations.expire.test_operation import NOW, Aged, numbers
 from tests.support.stores.counting_store import CountingStore
 from tests.support.tables.actions import add, remove

@@ -11,10 +11,9 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.cli import main as cli
-from delta_maintenance.operations.core.registry import operations
+from delta_maintenance.operations.core import operations
 from delta_maintenance.operations.fsck.findings import KINDS
-from delta_maintenance.storage import memory
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore, memory
 from tests.fuzz.verbs import VERBS
 from tests.operations.fsck.test_findings import SEEDS
 from tests.support.rewrites.data_files import inline_vector

@@ -27,8 +27,8 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations.expire import commits
 from delta_maintenance.operations.rewriting import run as rewriting
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
+from delta_maintenance.storage.core import Put, Store
 from tests.operations.expire import test_operation as expiring
 from tests.operations.expire.test_operation import FEED, Aged
 from tests.support.operations.row_ids import RacedStore

@@ -16,9 +16,9 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.operations import backfill_row_ids, purge
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.purge import PurgeOptions
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.parquet.thrift import (
     I64,
     ListValue,
@@ -26,7 +26,7 @@ from delta_maintenance.table.data.parquet.thrift import (
     read_struct,
     struct_bytes,
 )
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import DataTable, inline_vector, parquet
 from tests.support.rewrites.data_files import field as column

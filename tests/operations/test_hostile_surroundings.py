@@ -21,10 +21,10 @@ from delta_maintenance import clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import CommitConflictError, CorruptTableError, DeltaMaintenanceError
 from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck, set_properties
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus
+from delta_maintenance.table.read import Table
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.rewrites.data_files import parquet
 from tests.support.tables.actions import add, metadata, protocol, remove

@@ -14,7 +14,7 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.cli.main import main
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.operations.io_errors import ALL, FailingDisk, compiler, failing_disk
 from tests.operations.visible_kills import build
 from tests.support.suite.play import some

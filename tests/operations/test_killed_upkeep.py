@@ -18,10 +18,10 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log, compact_log, fsck, vacuum
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.logs.checkpointing import State, as_checkpointed, state_of
 from tests.support.tables.actions import add, deletion_vector, features, metadata, remove
 from tests.support.tables.vacuum_tables import Folder

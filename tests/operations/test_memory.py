@@ -19,7 +19,7 @@ from delta_maintenance.clock import new_id
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import backfill_row_ids, drop_feature, fsck, optimize, purge
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.fsck.checks.row_ids import (
@@ -43,7 +43,7 @@ from delta_maintenance.storage import open_store
 from delta_maintenance.table.data import footers
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 from delta_maintenance.table.data.footers import RowCounts
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.hostile.large_contents import INPUTS, NUMBERS, TEXTS, content, written
 from tests.support.rewrites.data_files import ROW_TRACKING, field
 from tests.support.rewrites.mapped_tables import HIGHEST, ID, MODE, NAME

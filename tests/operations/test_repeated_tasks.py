@@ -20,8 +20,8 @@ from delta_maintenance.operations import (
     upgrade_protocol,
 )
 from delta_maintenance.operations.add_constraint import CheckedRows
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
 from tests.support.operations.row_ids import RacedStore
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder

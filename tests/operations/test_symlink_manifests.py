@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance import DeltaTable
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit.manifests import manifest_path
 from tests.support.operations.fsck_runs import run
 from tests.support.rewrites.data_files import DataTable, field

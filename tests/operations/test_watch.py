@@ -27,8 +27,8 @@ from delta_maintenance.operations.watch import (
     WaitProgress,
     current_properties,
 )
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.storage.local import LocalStore
 from tests.support.orchestrators.watching import MERGE, OPTIMIZE, WRITE, watched_table
 from tests.support.stores.counting_store import CountingStore
 from tests.support.suite.play import examples

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 
 _OLD = ("at", "--unit", "s", "--older-than", "30 days")
 VERBS = {
@@ -215,7 +215,7 @@ def _failing(root: str, at: int) -> Callable[[], tuple[int, str, str]]:
 
 
 if __name__ == "__main__":
-    from delta_maintenance.operations.core.registry import operations
+    from delta_maintenance.operations.core import operations
 
     for module in _IMPORTED:
         importlib.import_module(module)

@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck, keep_version
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.data.deleted_rows import DeletedRows
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.operations.verb_fork_server import VERBS, ForkServer, fork_server
 from tests.properties.model import State, replay
 from tests.support.logs.checkpointing import as_checkpointed, state_of

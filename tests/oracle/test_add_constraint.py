@@ -17,10 +17,10 @@ from delta_maintenance.operations.add_constraint import (
     AddConstraintResult,
     CheckedRows,
 )
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy
 from tests.support.oracle.recordings import RecordedSpark

@@ -16,10 +16,10 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage.core import Put
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.operations.row_ids import check, commits
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.oracle_tables import Bench

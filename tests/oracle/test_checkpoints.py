@@ -15,8 +15,8 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.clock import new_id
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import LogFileKind, parse_log_file_name
 from tests.support.oracle.delta_spark import decode
 from tests.support.oracle.delta_spark_tables import RECIPES, comparable, copy
 from tests.support.oracle.delta_views import deltalake_view, our_view

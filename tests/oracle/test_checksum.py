@@ -14,10 +14,10 @@ from delta_maintenance import open_table
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations import checksum as checksum_operation
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.fsck.examination import examine
-from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
     parse_checksum,

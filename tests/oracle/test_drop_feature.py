@@ -11,9 +11,9 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy
 from tests.support.oracle.oracle_tables import Bench

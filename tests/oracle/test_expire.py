@@ -12,7 +12,7 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import expire
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy

@@ -28,13 +28,13 @@ from deltalake.exceptions import DeltaProtocolError
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import drop_feature, optimize, purge
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require
 from tests.support.oracle.recordings import RecordedSpark

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.address import CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import CatalogTable, PassedOver
+from delta_maintenance.catalogs import CatalogTable, PassedOver
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.orphans import find_orphans
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.table.read import open_table
 from tests.oracle.conftest import JARS
 from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable
 from tests.support.servers.hive_metastore import serve_metastore

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.table import Delivery, LedgerTable
 from delta_maintenance.storage import open_store
 from tests.support.oracle.delta_spark import DeltaSpark
 

@@ -11,11 +11,11 @@ import pytest
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize, purge
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.oracle.delta_spark_tables import RECIPES, copy
 from tests.support.oracle.oracle_tables import Bench
 from tests.support.suite.play import some

@@ -12,13 +12,13 @@ import pytest
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import UnsupportedFeatureError
 from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
-from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.changes.client_support import CLIENTS
 from delta_maintenance.protocol.changes.upgrade import require_addable
-from delta_maintenance.protocol.features.registry import FEATURES as REGISTRY
+from delta_maintenance.protocol.features import FEATURES as REGISTRY
 from tests.support.oracle.delta_spark import DELTA_RELEASE, DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy
 from tests.support.oracle.recordings import RecordedSpark

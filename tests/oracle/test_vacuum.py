@@ -12,9 +12,9 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.oracle.delta_spark_tables import copy
 from tests.support.oracle.oracle_tables import Bench
 

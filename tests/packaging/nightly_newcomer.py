@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 from tests.support.newcomer import ROOT, Newcomer
 from tests.support.servers.browser import open_browser
 from tests.support.servers.ports import free_port

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yaml").read_text())

@@ -14,11 +14,11 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.policies import RunResult
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from tests.support.tables.actions import add, remove
 from tests.support.tables.overdue_tables import fingerprint, overdue_table

@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.registry import find, operations
-from delta_maintenance.policies import approval
+from delta_maintenance.operations.core import find, operations
+from delta_maintenance.policies import OperationOutcome, RunResult, approval
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.definition.policy import Policy
-from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from tests.support.rewrites.data_files import parquet
 from tests.support.suite.play import examples

@@ -11,14 +11,14 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
+from delta_maintenance.operations.core import find, policy_operations
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.core.registry import find, policy_operations
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.vacuum.references import record_vacuumed
-from delta_maintenance.policies.assess import assess, assess_table
-from delta_maintenance.policies.models import Assessment, LastRun
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.policies import Assessment, LastRun, assess_table
+from delta_maintenance.policies.assess import assess
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.support.tables.actions import add, commit_info, features, metadata, remove
 from tests.support.tables.policy_tables import asked, assessed, only
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago

@@ -17,16 +17,16 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.operations.core.freed import Freed, freed_bytes
-from delta_maintenance.policies import entries
-from delta_maintenance.policies.assessments import (
+from delta_maintenance.policies import (
     HISTORY,
     MAX_BYTES,
     AssessmentEntry,
     AssessmentStore,
+    LastRun,
     UnreadableEntry,
+    entries,
 )
 from delta_maintenance.policies.entries import BeforeAfter
-from delta_maintenance.policies.models import LastRun
 from delta_maintenance.storage import FileStatus, Store
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result
 

@@ -16,12 +16,12 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.operations.holds import references as references_module
 from delta_maintenance.policies.clones import PolicyClones
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.discovery import Discovery, UnlistedPattern
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.support.operations.vacuum_cases import removed
 from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory

@@ -16,10 +16,9 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, StorageAccessError, StorageError
 from delta_maintenance.operations.core.policy_values import StorageRule
 from delta_maintenance.policies import discovery
-from delta_maintenance.policies.definition.policy import Pattern, Policy, PolicyTable
+from delta_maintenance.policies.definition import Pattern, Policy, PolicyTable
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance.storage import Store, open_store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore, Store, open_store
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 FOLDERS = (

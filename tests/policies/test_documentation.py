@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.policies.definition.rules import Rules
 from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import Folder

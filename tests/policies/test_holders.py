@@ -16,17 +16,16 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log, vacuum
 from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.vacuum import VacuumOptions
+from delta_maintenance.policies import LastRun, RunResult, assess_table
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import LastRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.operations.holds.test_readers import replaced, stream
 from tests.operations.holds.test_streams import offset
 from tests.operations.keep_version.test_kept_versions import keep

@@ -19,11 +19,11 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.policies import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.leases import LIFE, Lease, Leases
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.operations.visible_kills import Judge, build, commits
 from tests.support.kills import killed_policy_runs
 from tests.support.kills.kill_points import fork_server

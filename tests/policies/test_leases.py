@@ -11,8 +11,8 @@ import pytest
 
 from delta_maintenance.errors import BusyError, FullStoreError
 from delta_maintenance.policies.leases import LIFE, Leases
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

@@ -9,12 +9,11 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import checkpoint, compact_log
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.policies.assess import NewestSnapshots
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.policies import NewestSnapshots
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.table.read import file_sums
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot, file_sums
 from tests.support.stores.counting_store import CountingStore
 from tests.support.tables.actions import add, commit_info, features, metadata, remove
 from tests.support.tables.policy_tables import asked, run_on

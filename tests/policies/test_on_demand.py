@@ -13,12 +13,11 @@ import pytest
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.add_constraint import AddConstraintOptions, CheckedRows
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import operations
+from delta_maintenance.operations.core import RunContext, operations
+from delta_maintenance.policies import OperationOutcome, RunResult
 from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import OperationOutcome, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.droppable_tables import TABLES, Clock, comparable

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.address import Address
-from delta_maintenance.catalogs.catalog import CatalogTable
+from delta_maintenance.catalogs import CatalogTable
 from delta_maintenance.errors import CatalogUnavailableError
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.discovery import Discovery, discover
 from delta_maintenance.policies.orphans import Orphans, _Places, find_orphans

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+from delta_maintenance.policies import AssessmentEntry, AssessmentStore, RunResult
 from delta_maintenance.policies.approval import (
     PLAN_LIFE,
     PendingPlan,
@@ -14,8 +15,6 @@ from delta_maintenance.policies.approval import (
     put_off_operations,
     still_asked,
 )
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.models import RunResult
 from tests.support.tables.actions import add, remove
 from tests.support.tables.policy_tables import asked, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago

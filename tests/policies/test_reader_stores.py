@@ -11,11 +11,11 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
+from delta_maintenance.policies import OperationOutcome
 from delta_maintenance.policies.clones import PolicyClones
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, environment_options, open_policy_table
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.storage import open_store
 from tests.operations.holds.test_streams import ID, batch, offset

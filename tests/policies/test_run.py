@@ -23,14 +23,14 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint, clean_log, vacuum
 from delta_maintenance.operations.checkpoint import operation as checkpoint_code
 from delta_maintenance.operations.compact_log import operation as compact_log_code
-from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.core import find
+from delta_maintenance.policies import MaintainedVersion, RunResult
 from delta_maintenance.policies import assess as assess_module
 from delta_maintenance.policies import run as run_module
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import MaintainedVersion, RunResult
 from delta_maintenance.policies.on_demand import run_operation
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.suite.play import examples
 from tests.support.tables.actions import add, remove
 from tests.support.tables.policy_tables import (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.policies import AssessedOperation
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.models import AssessedOperation
+from delta_maintenance.policies.definition import PolicyTable
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked, neglected, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.properties.model import State, replay, state_of
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
 from tests.support.suite.play import examples

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.table.read import Table
 from tests.properties.model import replay, state_of
 from tests.properties.test_routes import build, histories, layouts
 from tests.support.suite.play import examples

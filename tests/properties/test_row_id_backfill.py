@@ -15,8 +15,8 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.table.read import Table
 from tests.support.operations.row_ids import (
     Action,
     RacedStore,

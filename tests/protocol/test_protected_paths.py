@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, z85_encode
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, z85_encode
 from delta_maintenance.protocol.actions.file_columns import DELETION_VECTOR
 from delta_maintenance.protocol.actions.paths import below_root, file_locations
 from delta_maintenance.protocol.vacuum import ProtectedPaths, deletion_vector_paths, spellings_of

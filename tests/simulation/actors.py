@@ -14,7 +14,7 @@ from delta_maintenance.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.storage.core.base import FileStatus, Put
+from delta_maintenance.storage.core import FileStatus, Put
 from delta_maintenance.table.read.log_view import VanishedFileError
 from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World, is_commit
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash

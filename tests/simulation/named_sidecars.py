@@ -12,14 +12,13 @@ from datetime import UTC, datetime
 
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.actions.model import Sidecar
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.actions import Sidecar
 from delta_maintenance.protocol.delta_log.sidecars import SidecarSummary, stated_summary
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Snapshot, Table
 from delta_maintenance.table.read.sidecar_search import SearchedSidecar
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
 from delta_maintenance.table.write.sidecar_reuse import (
     ReuseSurvey,

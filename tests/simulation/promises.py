@@ -31,17 +31,16 @@ from delta_maintenance.operations import (
     vacuum,
 )
 from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.holds.models import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.protocol.vacuum import deletion_vector_paths
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.tables.actions import Action, add, features, metadata, remove
 from tests.support.tables.table_builder import TableBuilder
 

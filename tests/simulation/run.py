@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.table.commit import transaction
 from tests.simulation.actors import Actor, Calendar
 from tests.simulation.upkeep import OPERATIONS, Asked, Keeper

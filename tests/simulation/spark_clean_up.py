@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import list_log
 from tests.support.tables.table_builder import LOG

@@ -20,9 +20,9 @@ from delta_maintenance.operations import (
     upgrade_protocol,
     vacuum,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.simulation.actors import Actor, ActorStore
 from tests.simulation.world import has
 from tests.support.faults.fault_store import FaultStore

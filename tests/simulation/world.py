@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote
 
 from delta_maintenance.errors import VersionNotFoundError
-from delta_maintenance.storage.core.base import FileStatus, Put, Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus, Put, Store
+from delta_maintenance.table.read import Table
 from tests.properties.model import Key, State, state_of
 from tests.support.tables.actions import Action, dv_id
 

@@ -11,12 +11,11 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.commit.transaction import Writer as Committer
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Snapshot, Table
 from tests.properties.model import State
 from tests.simulation.actors import Actor
 from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path

@@ -29,12 +29,11 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
-from delta_maintenance.spark import job
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.actions import encode_bitmap, z85_encode
+from delta_maintenance.spark import JobSession, job
 from delta_maintenance.spark.constraint_check import SparkConstraintCheck, needed_columns
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.table.progress import Progress, ignore_progress
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder

@@ -16,10 +16,10 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.policies.approval import ApprovedPlan
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.spark import job
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from tests.support.rewrites.data_files import parquet
 from tests.support.tables.actions import add, metadata
 from tests.support.tables.overdue_tables import STATS, fingerprint, overdue_table

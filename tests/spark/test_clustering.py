@@ -23,19 +23,18 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance.operations import cluster
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.rewriting.engine import BinOutcome
 from delta_maintenance.protocol.schema.data_columns import VARIANT
 from delta_maintenance.protocol.statistics.ranks import can_be_ranked, comparable
-from delta_maintenance.spark import clustering, rewriting
+from delta_maintenance.spark import JobSession, clustering, rewriting
 from delta_maintenance.spark.carried_rows import CarriedRows, sortable
 from delta_maintenance.spark.clustering import SortingTask
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.data.clustering.keys import Clustering, CurveKeys, combine
 from delta_maintenance.table.data.clustering.sorter import SortedRows
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.clustered_tables import ClusteredTable
 from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW

@@ -14,12 +14,11 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions, CompactLogResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.spark import job
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.spark import JobSession, job
 from delta_maintenance.spark.compact_log import SparkRange
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from tests.support.tables.actions import (
     Action,

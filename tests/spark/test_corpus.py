@@ -15,12 +15,12 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.spark import JobSession
 from delta_maintenance.spark.sidecars import SparkSidecars
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.logs.sidecar_rows import sidecar_rows
 from tests.support.suite.play import some
 from tests.support.tables.corpus_tables import TABLES

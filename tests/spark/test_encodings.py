@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from delta_maintenance.spark import job
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission import JobSpec
 from tests.support.rewrites.encodings import FIRST, PARQUET_MR, encoded_table, encodings, rows
 from tests.support.rewrites.table_rows import live_rows
 

@@ -11,10 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.spark import job
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark import JobSession, job
 from delta_maintenance.spark.statistics import SparkFooters
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from tests.support.operations.row_ids import check
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder

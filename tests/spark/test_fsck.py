@@ -17,12 +17,11 @@ from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult
 from delta_maintenance.operations.fsck.checks.contents import check_footers
 from delta_maintenance.operations.fsck.findings import FINDINGS, Findings
-from delta_maintenance.spark import job
+from delta_maintenance.spark import JobSession, job
 from delta_maintenance.spark.fsck import FileReading, SparkContents
 from delta_maintenance.spark.log_shares import TableAddress, by_key
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission import JobSpec
 from tests.support.tables.sound_tables import DATA, SoundTable, parquet
 from tests.support.tables.table_builder import EPOCH_MS
 

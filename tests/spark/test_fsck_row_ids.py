@@ -16,11 +16,11 @@ from delta_maintenance.operations import fsck
 from delta_maintenance.operations.fsck import FsckOptions, examination
 from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
 from delta_maintenance.operations.fsck.checks.row_ids import PARTS, PartReading, row_tracking_layout
+from delta_maintenance.spark import JobSession
 from delta_maintenance.spark.fsck import RowIdReading, SparkContents
 from delta_maintenance.spark.log_shares import TableAddress
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.repeated_row_ids import DEFECTS, defective, scattered, stored
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten
 

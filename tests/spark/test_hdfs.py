@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import open_table
 from delta_maintenance.spark import job
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from tests.support.servers.hdfs_cluster import HdfsCluster
 from tests.support.tables.actions import add, features, metadata, remove
 from tests.support.tables.table_builder import TableBuilder

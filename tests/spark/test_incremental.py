@@ -13,10 +13,10 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.spark import JobSession
 from delta_maintenance.spark.sidecars import SparkSidecars
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.logs.sidecar_rows import sidecar_files, sidecar_rows
 from tests.support.operations.incremental_checkpoints import forged_locations, rewritten_tags
 from tests.support.tables.actions import Action, add, deletion_vector, features, metadata, remove

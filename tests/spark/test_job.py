@@ -18,11 +18,10 @@ from delta_maintenance.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.spark import job
+from delta_maintenance.spark import executor_options, job
 from delta_maintenance.spark.rewriting import _lost
-from delta_maintenance.spark.session import executor_options
+from delta_maintenance.submission import APPLICATION, JobSpec
 from delta_maintenance.submission.job_report import JobError, JobReport, read_report
-from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
 from delta_maintenance.table.data.bins import Bin
 from delta_maintenance.table.progress import Progress

@@ -20,19 +20,17 @@ from pyspark.sql import SparkSession
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.operations.core.operation import load
-from delta_maintenance.operations.core.registry import find
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.operations.rewriting.contract import Contract
-from delta_maintenance.spark import job, rewriting
+from delta_maintenance.spark import JobSession, job, rewriting
 from delta_maintenance.spark.rewriting import BinTask, SparkRewriting, groups
-from delta_maintenance.spark.session import JobSession
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.table.commit.manifests import manifest_path
 from delta_maintenance.table.data.bins import Bin
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.operations.test_symlink_manifests import ENABLED, expected
 from tests.support.rewrites.data_files import DataTable, field, source
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten, numbers

@@ -24,14 +24,13 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.spark import sidecars
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.spark import JobSession, sidecars
 from delta_maintenance.spark.log_shares import share_labels
-from delta_maintenance.spark.session import JobSession
 from delta_maintenance.spark.share_writer import Report
 from delta_maintenance.spark.sidecars import SparkSidecars
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.logs.sidecar_rows import FOLDER, sidecar_files, sidecar_rows
 from tests.support.tables.actions import OMIT, add, deletion_vector, features, metadata, remove, txn
 from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder

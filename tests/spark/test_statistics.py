@@ -17,16 +17,14 @@ from pyspark.sql import SparkSession
 from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError, StorageError
 from delta_maintenance.operations import recompute_stats
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.operations.recompute_stats import RecomputeStatsResult
 from delta_maintenance.operations.recompute_stats.reading import StatisticsReading
-from delta_maintenance.spark import job
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark import JobSession, job
 from delta_maintenance.spark.statistics import SparkStatistics
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.submission.job_spec import JobSpec
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.submission import JobSpec
+from delta_maintenance.table.read import Table
 from tests.support.operations.statistics_repair import NOW, planned, recompute
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.table_rows import Action, latest, live_adds

@@ -16,17 +16,16 @@ from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import (
     VacuumOptions,
     VacuumPlan,
     VacuumResult,
     VacuumSurvey,
 )
-from delta_maintenance.spark import job
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark import JobSession, job
 from delta_maintenance.spark.vacuum import SparkVacuum
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.table.evidence import contradictions
 from tests.support.tables.actions import (
     add,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from delta_maintenance.operations.checkpoint import operation
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 
 _INTERVAL = 0.1
 _apply = operation.apply

@@ -14,7 +14,7 @@ import deltalake
 import pyarrow as pa
 
 import delta_maintenance
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance.policies.leases import Leases
 
 from .conftest import Airflow

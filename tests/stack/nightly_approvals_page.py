@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies import AssessmentEntry, AssessmentStore
 from tests.support.orchestrators.health_server import Server, picture, signed_in, visitor
 from tests.support.servers.browser import open_browser
 from tests.support.tables.overdue_tables import overdue_table

@@ -24,7 +24,7 @@ import pytest
 import yaml
 
 from delta_maintenance.operations.core.documents import printable
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance.storage import open_store
 from tests.support.emulators.s3_server import S3Server
 from tests.support.hostile.attacking_site import APPROVALS, attacking_site

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 import delta_maintenance
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies import AssessmentEntry, AssessmentStore
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 from tests.support.tables.table_builder import TableBuilder

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage import Put, open_store
+from delta_maintenance.storage import MemoryStore, Put, open_store
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.fsspec import FsspecStore
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.hdfs.store import HdfsStore
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.options import options_over
 from delta_maintenance.storage.s3.store import S3Store
 from tests.support.emulators.s3_server import S3Server

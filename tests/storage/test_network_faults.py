@@ -14,12 +14,12 @@ from delta_maintenance.rest.client import HttpSession
 from delta_maintenance.storage.azure.client import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.gcs.client import GCSClient, GCSOptions
 from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.s3.client import S3Client, S3Options
 from delta_maintenance.storage.s3.store import S3Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.emulators.azure_server import ACCOUNT, AzureServer
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.emulators.s3_server import S3Server

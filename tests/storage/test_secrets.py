@@ -15,8 +15,7 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.rest import failure as request_failure
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
-from delta_maintenance.storage.core import conditional_put
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store, conditional_put
 from tests.support.hostile.canaries import OPTIONS, SECRET, echo, hang_up
 from tests.support.servers.loopback import Reply, Request, serve
 

@@ -14,15 +14,15 @@ from delta_maintenance.catalogs.credentials import source_of
 from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, RefusedError
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
 from delta_maintenance.storage.azure.client import AzureClient
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.storage.options import parse_options
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.table.read import open_table
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.servers.unity_delta import UnityServer, UnityTable, serve_unity

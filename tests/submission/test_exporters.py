@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.exporters import EXPORTERS, DatabricksRun, Exporter, FabricBatch
-from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.specification import Resources, Submission
 from tests.support.submissions import (
     ARCHIVE,

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.registry import spark_operations
+from delta_maintenance.operations.core import spark_operations
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.configuration import (
     checked_conf,
     checked_environment,
     require_no_secrets,
 )
 from delta_maintenance.submission.job_report import DriverLine
-from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import driver_environment, library_zip
 from delta_maintenance.submission.specification import Code, Resources, Submission
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.exporters import (
     DatabricksRun,
     DataprocBatch,
@@ -19,7 +20,6 @@ from delta_maintenance.submission.exporters import (
     SparkApplication,
     SynapseBatch,
 )
-from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.specification import Code, Resources, Submission
 
 SPEC = JobSpec(operation="vacuum", table="s3://lake/events", options={"retention": "P30D"})

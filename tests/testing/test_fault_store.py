@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from delta_maintenance.errors import CommitUnknownError, StorageError
-from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put, Store
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.testing.store_contract import StoreContract
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
 

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 
 

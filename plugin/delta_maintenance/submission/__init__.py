@@ -2,3 +2,10 @@
 
 Imports neither PySpark nor an orchestrator, so that all submitters can share it.
 """
+
+from delta_maintenance.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    job_spec="APPLICATION JobSpec",
+)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from tests.support.orchestrators.health_site import POLICY, Site
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance.policies.acknowledgements import Acknowledgement
-from delta_maintenance.policies.assessments import AssessmentEntry
 from tests.support.orchestrators.health_site import Elements, Site, token
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
 

@@ -11,9 +11,9 @@ import pytest
 from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
 from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
+from delta_maintenance.policies import OperationOutcome
 from delta_maintenance.policies.acknowledgements import Acknowledgement
 from delta_maintenance.policies.entries import AssessmentEntry
-from delta_maintenance.policies.models import OperationOutcome
 from delta_maintenance_airflow.health_page.anomalies import ANOMALIES, anomaly_of, is_named, tier_of
 from delta_maintenance_airflow.health_page.known_tables import KnownTable, KnownTables
 from delta_maintenance_airflow.health_page.rows import TableRow, never_assessed, row_of

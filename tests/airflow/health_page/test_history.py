@@ -20,8 +20,8 @@ import pytest
 from markupsafe import escape
 
 from delta_maintenance.errors import StorageError
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.health_page import history as page_history
 from delta_maintenance_airflow.health_page.history import KeptHistory, LedgerLook

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from delta_maintenance.ledger.table import LedgerTable
-from delta_maintenance.policies.assessments import AssessmentEntry
+from delta_maintenance.ledger import LedgerTable
+from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance.storage import open_store
 from tests.support.orchestrators.contrast import poor_contrast
 from tests.support.orchestrators.health_server import (

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from starlette.middleware.gzip import GZipMiddleware
 
 from delta_maintenance.errors import StorageAccessError
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance_airflow import settings
 from delta_maintenance_airflow.health_page import kept_text
 from delta_maintenance_airflow.plugin import URL_PREFIX

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.operations.core import AnyOperation, find, operations
 from delta_maintenance.operations.core.flags import flag_fields
-from delta_maintenance.operations.core.registry import AnyOperation, find, operations
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance_airflow.health_page.option_fields import (
     OptionField,
     option_fields,

@@ -19,8 +19,7 @@ from delta_maintenance.operations.layout import (
     LayoutResult,
     Reading,
 )
-from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.models import OperationOutcome
+from delta_maintenance.policies import AssessmentStore, OperationOutcome
 from tests.support.orchestrators.health_site import POLICY, Elements, Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, health, held, run_result, waiting
 from tests.support.tables.table_builder import TableBuilder
@@ -349,8 +348,8 @@ def test_the_page_shows_the_findings_of_an_assessment(
     site: Site, neglected_table: TableBuilder, tmp_path: Path
 ) -> None:
     from delta_maintenance import open_table
-    from delta_maintenance.policies.assess import assess_table
-    from delta_maintenance.policies.definition.policy import load_policy
+    from delta_maintenance.policies import assess_table
+    from delta_maintenance.policies.definition import load_policy
 
     uri = neglected_table.store.root
     site.policy.write_text(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from delta_maintenance import clock, open_table
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.assessments import AssessmentEntry
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies import AssessmentEntry, assess_table
+from delta_maintenance.policies.definition import load_policy
 from tests.support.orchestrators.health_server import (
     Server,
     airflow_server,

@@ -10,7 +10,7 @@ from html import unescape
 
 import pytest
 
-from delta_maintenance.policies.assessments import AssessmentEntry
+from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
 from tests.support.orchestrators.health_site import Site

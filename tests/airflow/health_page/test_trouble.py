@@ -10,9 +10,8 @@ import pytest
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import CorruptTableError, StorageError
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.assessments import AssessmentEntry
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies import AssessmentEntry, assess_table
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance_airflow.health_page.trouble import examination_of, problem_of, steps_for
 from tests.support.orchestrators.health_site import Site, words

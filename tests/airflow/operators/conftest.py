@@ -8,7 +8,7 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
 

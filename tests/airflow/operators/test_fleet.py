@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import FullStoreError
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance.policies import clones as clones_module
-from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core import Put
 from delta_maintenance_airflow.operators import batch_run
 from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator

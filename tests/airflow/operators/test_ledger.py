@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.operators import DeltaCheckpointOperator, DeltaVacuumOperator
 from tests.support.orchestrators.airflow_versions import AirflowFailException

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from opentelemetry.sdk.metrics import MeterProvider
 
-from delta_maintenance.policies.models import RunResult
+from delta_maintenance.policies import RunResult
 from delta_maintenance_airflow import policy_work
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 from tests.support.suite.reported_metrics import Values, new_reader, values_of

@@ -15,8 +15,7 @@ from airflow.sdk import Asset
 
 from delta_maintenance import Table, clock
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 from tests.support.orchestrators.airflow_versions import AirflowFailException, DagSerialization

@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 
 from delta_maintenance.errors import CommitConflictError, StorageError
 from delta_maintenance.operations import set_properties
-from delta_maintenance.operations.core.context import Prepared
+from delta_maintenance.operations.core import Prepared
 from delta_maintenance_airflow.operators import DeltaSetPropertiesOperator
 from delta_maintenance_airflow.operators.base import DeltaMaintenanceOperator
 from tests.support.orchestrators.operator_cases import BY_VERB, CASES, Case

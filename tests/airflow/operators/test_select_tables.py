@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.policies import discovery
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore, discovery
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators import scheduled

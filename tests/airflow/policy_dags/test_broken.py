@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from delta_maintenance import clock
+from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance.policies.acknowledgements import acknowledge_failure
-from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance_airflow.settings import assessment_store
 from tests.support.orchestrators.airflow_versions import DagBag
 from tests.support.orchestrators.policy_dags import DAGS

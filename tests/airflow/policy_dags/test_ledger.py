@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.storage import open_store
 from tests.support.orchestrators.policy_dags import Somebody
 from tests.support.tables.overdue_tables import overdue_table

@@ -11,10 +11,9 @@ import pytest
 
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
-from delta_maintenance.operations.core import registry
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext, registry
+from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance.policies.approval import PendingPlan
-from delta_maintenance.policies.assessments import AssessmentEntry
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.compat import AirflowFailException

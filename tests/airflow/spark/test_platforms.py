@@ -14,8 +14,8 @@ from unittest.mock import MagicMock
 import pytest
 from airflow.sdk import DAG
 
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.exporters import EXPORTERS
-from delta_maintenance.submission.job_spec import JobSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark-platforms.md"
 FIRST, *SECTIONS = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)

@@ -13,7 +13,7 @@ from airflow.sdk import Asset
 
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.operations.watch import LogWatch
-from delta_maintenance.storage.core.base import FileStatus
+from delta_maintenance.storage.core import FileStatus
 from delta_maintenance_airflow.compat import asset_states
 from delta_maintenance_airflow.hooks import DeltaHook
 from delta_maintenance_airflow.triggers import DeltaCommitEventTrigger, polling

@@ -18,9 +18,9 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import position, watch
 from delta_maintenance.operations.position import Position
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance.policies import run as policies
-from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance_airflow.triggers import DeltaPolicyCommitTrigger, announcements, polling
 from delta_maintenance_airflow.triggers.announcements import CommitWatcher, Notice

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.address import CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import CatalogListing, PassedOver
+from delta_maintenance.catalogs import CatalogListing, PassedOver
 from delta_maintenance.catalogs.glue import GlueCatalog
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.address import Address, CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import CatalogListing, PassedOver
+from delta_maintenance.catalogs import CatalogListing, PassedOver
 from delta_maintenance.catalogs.hive.catalog import HiveCatalog
 from delta_maintenance.catalogs.hive.client import Value
 from delta_maintenance.catalogs.settings import CatalogSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.address import CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import CatalogTable, ManagedState, open_catalog
+from delta_maintenance.catalogs import CatalogTable, ManagedState, open_catalog
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
 from tests.support.servers.unity_delta import TOKEN, UnityServer, UnityTable, serve_unity

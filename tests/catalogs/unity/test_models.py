@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.address import Access, CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import open_catalog
+from delta_maintenance.catalogs import open_catalog
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
 from tests.catalogs.unity.test_commits import staged

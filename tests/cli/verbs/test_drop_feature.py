@@ -15,7 +15,7 @@ from delta_maintenance.operations.drop_feature import (
     DropFeaturePlan,
     DropFeatureResult,
 )
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.tables.droppable_tables import TABLES
 from tests.support.tables.table_builder import TableBuilder
 

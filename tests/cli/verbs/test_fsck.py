@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.operations.fsck import FsckPlan, FsckResult
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.tables.sound_tables import SoundTable
 
 

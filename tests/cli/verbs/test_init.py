@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.policies.definition.policy import load_policy
+from delta_maintenance.policies.definition import load_policy
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 

@@ -18,12 +18,12 @@ from delta_maintenance.operations.compact_log import (
     CompactLogPlan,
     CompactLogResult,
 )
-from delta_maintenance.protocol.delta_log.file_names import (
+from delta_maintenance.protocol.delta_log import (
     classic_checkpoint_name,
     commit_name,
     compaction_name,
 )
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.tables.actions import add, remove
 from tests.support.tables.table_builder import TableBuilder
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from delta_maintenance.cli.verbs import spark_spec
+from delta_maintenance.submission import APPLICATION, JobSpec
 from delta_maintenance.submission.exporters import EXPORTERS
-from delta_maintenance.submission.job_spec import APPLICATION, JobSpec
 from delta_maintenance.submission.log_store import JAR
 
 WORDS = (

@@ -11,7 +11,7 @@ import pytest
 from delta_maintenance.operations.set_properties import SetPropertiesPlan, SetPropertiesResult
 from delta_maintenance.operations.table_change import operation as table_change
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolPlan, UpgradeProtocolResult
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 

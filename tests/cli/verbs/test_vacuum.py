@@ -14,7 +14,7 @@ from delta_maintenance import clock
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import Folder
 

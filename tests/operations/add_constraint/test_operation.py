@@ -30,10 +30,10 @@ from delta_maintenance.operations.add_constraint import (
     CheckedRows,
     ViolatingFile,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
+from delta_maintenance.table.read import Snapshot
 from tests.support.suite.play import examples
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder

@@ -17,11 +17,10 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import backfill_row_ids
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsOptions
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage.core import Put
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.operations.row_ids import check, commits, state
 from tests.support.tables.corpus_tables import TABLES
 

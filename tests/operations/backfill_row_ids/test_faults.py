@@ -22,11 +22,11 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsOptions,
     BackfillRowIdsResult,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.faults.every_fault import distinct_faults
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.operations.row_ids import append, check, commits, delete, state, without_row_ids

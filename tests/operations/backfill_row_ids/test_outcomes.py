@@ -16,10 +16,10 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import backfill_row_ids, checkpoint
 from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsPlan, BackfillRowIdsResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.data.footers import RowCounts
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.backfills import (
     NOW,

@@ -8,7 +8,7 @@ import pytest
 
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from tests.support.operations.backfills import (
     NOW,
     SUSPENDED,

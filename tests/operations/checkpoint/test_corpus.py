@@ -21,14 +21,10 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.features.registry import (
-    FeatureKind,
-    find_feature,
-    supported_features,
-)
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.protocol.actions import Protocol
+from delta_maintenance.protocol.features import FeatureKind, find_feature, supported_features
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Snapshot
 from tests.support.logs.checkpointing import (
     LOG,
     SHAPES,

@@ -16,12 +16,12 @@ import pytest
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.segment import hinted_version
-from delta_maintenance.table.read.table import Table
 from tests.support.faults.every_fault import distinct_faults
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.logs.checkpointing import (

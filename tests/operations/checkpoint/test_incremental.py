@@ -10,7 +10,7 @@ import pytest
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.delta_log.sidecars import SCHEMA_TAG, SidecarSummary, stated_sums
 from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.table.evidence.contradictions import find_contradiction

@@ -16,13 +16,13 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import checkpoint, fsck
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.columns import MembershipFilter, hash_texts
 from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, SUMS_TAG, stated_summary
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.logs.checkpointing import LOG, NOW, write
 from tests.support.operations.incremental_checkpoints import (
     based,

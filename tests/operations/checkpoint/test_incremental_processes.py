@@ -21,12 +21,12 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint
 from delta_maintenance.table.read.segment import LogListing, list_log
-from delta_maintenance.table.read.table import Table
 from tests.support.tables.actions import add, features, metadata, remove
 from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
 

@@ -18,7 +18,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from tests.support.logs.checkpointing import NOW, files_of, write
 from tests.support.tables.actions import (
     Action,

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from delta_maintenance import open_table
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.logs.checkpointing import LOG
 from tests.support.operations.incremental_checkpoints import based, incremental
 from tests.support.oracle.other_readers import DuckDb, Files, duck, polars_rows, require

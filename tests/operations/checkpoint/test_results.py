@@ -14,7 +14,7 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from tests.support.logs.checkpointing import NOW, SHAPES, files_of, only, state_of, write
 from tests.support.tables.actions import (

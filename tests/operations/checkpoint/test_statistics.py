@@ -14,7 +14,7 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.checkpoint import CheckpointResult
-from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.delta_log import commit_name
 from tests.support.logs.checkpointing import SHAPES, SIDECARS, files_of, write
 from tests.support.tables.actions import Action, add, commit_info, features, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

@@ -14,17 +14,17 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import checksum, fsck
 from delta_maintenance.operations.checksum import ChecksumOptions, ChecksumPlan, ChecksumResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
     differences,
     parse_checksum,
 )
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit.checksums import computed_checksum
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash, faults
 from tests.support.tables.actions import (
     add,

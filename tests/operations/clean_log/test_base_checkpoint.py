@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.delta_log.file_names import (
-    checksum_name,
-    commit_name,
-    uuid_checkpoint_name,
-)
+from delta_maintenance.protocol.delta_log import checksum_name, commit_name, uuid_checkpoint_name
 from tests.support.operations.log_clean_ups import build, clean, day, names, plan, promised
 from tests.support.tables.actions import features, remove
 from tests.support.tables.table_builder import UUID, TableBuilder

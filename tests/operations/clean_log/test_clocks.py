@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from tests.support.tables.actions import add, commit_info, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 

@@ -9,9 +9,9 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, StorageAccessError
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import classic_checkpoint_name, commit_name
+from delta_maintenance.storage import MemoryStore
 from tests.support.operations.log_clean_ups import (
     at,
     build,

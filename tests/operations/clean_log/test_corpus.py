@@ -14,9 +14,8 @@ from delta_maintenance import open_table
 from delta_maintenance.clock import epoch_millis, new_id
 from delta_maintenance.errors import DeltaMaintenanceError, VersionNotFoundError
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.tables.corpus_tables import TABLES
 
 NOW = datetime.now(UTC)

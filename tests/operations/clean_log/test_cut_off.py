@@ -14,8 +14,8 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import classic_checkpoint_name, commit_name
 from tests.support.operations.log_clean_ups import (
     FIRST,
     at,

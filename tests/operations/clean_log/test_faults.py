@@ -12,16 +12,16 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import (
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import (
     LogFileKind,
     commit_name,
     multipart_checkpoint_name,
     parse_log_file_name,
 )
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash

@@ -12,8 +12,8 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogPlan, compatible_checkpoint
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import (
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import (
     checksum_name,
     classic_checkpoint_name,
     commit_name,

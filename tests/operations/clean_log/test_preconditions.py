@@ -9,8 +9,8 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import classic_checkpoint_name
 from tests.support.operations.log_clean_ups import at, build, clean, day, names, plan, promised
 from tests.support.tables.actions import Action, add, features, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

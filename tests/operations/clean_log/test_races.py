@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import SIDECAR_DIRECTORY, uuid_checkpoint_name
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import SIDECAR_DIRECTORY, uuid_checkpoint_name
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.support.tables.actions import add, checkpoint_metadata, features, metadata, sidecar
 from tests.support.tables.table_builder import LOG, UUID, TableBuilder, log_text
 

@@ -12,10 +12,10 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import cluster
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.rewriting import cluster_planning
 from delta_maintenance.table.data.clustering.keys import Clustering
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW
 from tests.support.suite.usage import measured

@@ -12,14 +12,14 @@ import pytest
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import cluster, optimize
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.statistics.clustering import (
     CUBE,
     CUBE_COLUMNS,
     GROUP,
     GROUP_COLUMNS,
 )
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.clustered_tables import ClusteredTable, random_rows, statistics
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW

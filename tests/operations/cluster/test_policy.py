@@ -9,9 +9,9 @@ import pytest
 
 from delta_maintenance.operations.cluster import ClusterOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.policies import AssessedOperation, LastRun
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.policies.models import AssessedOperation, LastRun
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.clustered_tables import ClusteredTable
 from tests.support.rewrites.rewritten_tables import NOW
 from tests.support.tables.policy_tables import asked

@@ -26,13 +26,12 @@ from delta_maintenance.operations.compact_log import (
     CompactLogPlan,
     CompactLogResult,
 )
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import commit_name, compaction_name
 from delta_maintenance.protocol.delta_log.compaction import RangeReplay
-from delta_maintenance.protocol.delta_log.file_names import commit_name, compaction_name
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.faults.every_fault import play_faults
 from tests.support.logs.checkpointing import files_of, state_of
 from tests.support.tables.actions import (

@@ -12,12 +12,12 @@ from delta_maintenance import DeltaTable
 from delta_maintenance.catalogs.credentials import source_of
 from delta_maintenance.clock import now
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, RefusedError
-from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.operations.core import BUILT_IN, AnyOperation, find
+from delta_maintenance.policies import assess_table
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.table.read import open_table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.servers.unity_delta import UnityServer, serve_guarded_table
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core import find, operations
 from delta_maintenance.operations.core.given_options import check_options, read_options
-from delta_maintenance.operations.core.registry import find, operations
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 

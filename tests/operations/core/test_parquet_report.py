@@ -11,7 +11,7 @@ import pytest
 
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.operations.core.parquet_report import write_batches, write_rows
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 
 ROWS = pa.table({"path": ["a", "b", "ü"], "size": [1, 2, 3]})
 

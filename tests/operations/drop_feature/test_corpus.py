@@ -19,12 +19,12 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.protocol.changes.drop import feature_names
-from delta_maintenance.protocol.delta_log.file_names import checksum_name
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.delta_log import checksum_name
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.table.read import Table
 from tests.support.logs.checkpointing import as_checkpointed, state_of
 from tests.support.rewrites.table_rows import live_rows
 

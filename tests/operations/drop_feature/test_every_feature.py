@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.changes.drop import removal_of
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.table.read import Table
 from tests.operations.drop_feature.test_widened_types import by_deltalake, by_duckdb, copy_to, plain
 from tests.support.oracle.other_readers import require
 from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field, inline_vector, removed

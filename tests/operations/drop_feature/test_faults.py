@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
 from tests.support.faults.fault_store import Fault, FaultStore, faults

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import CommitConflictError, CorruptTableError
-from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.features import supported_features
 from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import RacedRewrites
 from tests.support.rewrites.table_rows import live_rows

@@ -8,7 +8,7 @@ import pytest
 
 from delta_maintenance.errors import RefusedError, VersionNotFoundError
 from delta_maintenance.operations import keep_version
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.drop_feature import DropFeatureResult, conclusion
 from delta_maintenance.operations.drop_feature.traces import (
@@ -18,9 +18,9 @@ from delta_maintenance.operations.drop_feature.traces import (
 )
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.protocol.changes.drop import removal_of
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.logs.checkpointing import as_checkpointed, state_of
 from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import (

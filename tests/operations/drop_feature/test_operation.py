@@ -14,12 +14,12 @@ import pytest
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeaturePlan, DropFeatureResult
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import FaultStore
 from tests.support.logs.checkpointing import as_checkpointed, on_disk, state_of
 from tests.support.tables import actions as log

@@ -11,12 +11,12 @@ import pytest
 
 from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
-from delta_maintenance.protocol.features.registry import supports
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import LogFileKind, parse_log_file_name
+from delta_maintenance.protocol.features import supports
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import SimulatedCrash
 from tests.support.tables import actions as log
 from tests.support.tables.droppable_tables import BASIC, STATS, TABLES, Clock, drop, planned

@@ -11,10 +11,10 @@ import pytest
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.mapped_tables import (
     HIGHEST,

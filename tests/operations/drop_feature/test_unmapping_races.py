@@ -12,11 +12,11 @@ from delta_maintenance.errors import CommitConflictError
 from delta_maintenance.operations.drop_feature.preparation import Committer
 from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.rewriting import commits
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit.transaction import Writer
 from delta_maintenance.table.data import carried_deletions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import files_of, play_faults
 from tests.support.faults.fault_store import Fault, FaultStore, faults

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CommitConflictError, CorruptTableError
 from delta_maintenance.operations.rewriting import live_columns
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.table.read import Table
 from tests.support.oracle.other_readers import DuckDb, require
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.suite.play import examples

@@ -19,7 +19,7 @@ import pytest
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import checkpoint, erasure_report, vacuum
 from delta_maintenance.operations.checkpoint import CheckpointOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import (
     ErasureReportOptions,
     ErasureReportPlan,
@@ -27,7 +27,7 @@ from delta_maintenance.operations.erasure_report import (
 )
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 
 VERIFY = Path(__file__).parents[3] / "examples" / "verify_erasure_report.py"
 

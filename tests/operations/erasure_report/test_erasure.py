@@ -25,7 +25,7 @@ from delta_maintenance.operations import (
     upgrade_protocol,
     vacuum,
 )
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.holds.models import Holders, Reader

@@ -23,13 +23,13 @@ from delta_maintenance.operations import (
     vacuum,
 )
 from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.operations.erasure_report.log_values import LogValues
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.tables.actions import add, features, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder, parquet_bytes
 

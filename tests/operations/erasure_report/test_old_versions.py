@@ -13,7 +13,7 @@ import pytest
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import erasure_report
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.tables.actions import add, metadata, protocol, remove

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from delta_maintenance.operations.expire import changes
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
 from tests.operations.expire.test_operation import (
     FEED,
     KEPT,

@@ -19,15 +19,15 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, RefusedError
 from delta_maintenance.operations import expire, keep_version
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult, commits
 from delta_maintenance.operations.expire.limit import limit_of
 from delta_maintenance.operations.holds.models import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults.every_fault import distinct_faults
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.operations.fsck_runs import run as fsck_run

@@ -12,12 +12,12 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import erasure_report
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.rewrites.data_files import parquet
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import expire
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.mapped_tables import ID, NAME
 from tests.support.rewrites.rewritten_tables import VECTORS

@@ -9,9 +9,9 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan
-from delta_maintenance.protocol.delta_log.file_names import (
+from delta_maintenance.protocol.delta_log import (
     LAST_CHECKPOINT,
     checksum_name,
     classic_checkpoint_name,
@@ -19,7 +19,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     compaction_name,
 )
 from delta_maintenance.storage.s3.store import S3Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.operations.fsck_findings import NOW
 from tests.support.tables.sound_tables import SoundTable

@@ -12,10 +12,10 @@ from delta_maintenance.address import Address
 from delta_maintenance.operations.fsck.checks import log as hadoop_checksums
 from delta_maintenance.operations.fsck.checks.log import check_hadoop_checksums
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.protocol.delta_log.file_names import commit_name, hadoop_checksum_name
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.delta_log import commit_name, hadoop_checksum_name
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.read.log_inventory import take_inventory
 
 COMMIT = f"_delta_log/{commit_name(0)}"

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.operations import fsck, optimize, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckResult
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.tables.droppable_tables import START, Clock, drop
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.optimize import plan as plan_optimize
-from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.delta_log import commit_name
 from tests.support.operations.fsck_runs import NOW, outcomes, run
 from tests.support.suite.play import examples
 from tests.support.tables import actions as log

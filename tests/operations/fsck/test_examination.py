@@ -17,11 +17,7 @@ from delta_maintenance.errors import NotADeltaTableError, UnsupportedFeatureErro
 from delta_maintenance.operations.fsck.checks import presence as file_presence
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.protocol.delta_log.file_names import (
-    checksum_name,
-    classic_checkpoint_name,
-    commit_name,
-)
+from delta_maintenance.protocol.delta_log import checksum_name, classic_checkpoint_name, commit_name
 from tests.support.operations.fsck_findings import VECTOR_FILE, look, problems
 from tests.support.rewrites.data_files import inline_vector
 from tests.support.tables import actions as log

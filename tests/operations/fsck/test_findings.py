@@ -16,7 +16,7 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import KINDS
-from delta_maintenance.protocol.delta_log.file_names import (
+from delta_maintenance.protocol.delta_log import (
     checksum_name,
     classic_checkpoint_name,
     commit_name,

@@ -10,15 +10,15 @@ import pytest
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint, fsck
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import (
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import (
     classic_checkpoint_name,
     commit_name,
     multipart_checkpoint_name,
     uuid_checkpoint_name,
 )
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 from tests.support.tables import actions as log

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.actions.paths import file_locations
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core.paths import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.table.data.locations import find_other_spellings
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults.every_fault import files_of as all_files
 from tests.support.faults.every_fault import play_faults, store_of
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run

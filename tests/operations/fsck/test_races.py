@@ -8,7 +8,7 @@ import pytest
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from tests.support.tables import actions as log

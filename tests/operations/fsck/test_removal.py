@@ -9,11 +9,11 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
-from delta_maintenance.protocol.delta_log.file_names import checksum_name, commit_name
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.delta_log import checksum_name, commit_name
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
 from tests.support.operations.fsck_runs import NOW, REPAIR, files_of, outcomes, run
 from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, SoundTable

@@ -12,16 +12,12 @@ import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
-from delta_maintenance.protocol.delta_log.file_names import (
-    checksum_name,
-    classic_checkpoint_name,
-    commit_name,
-)
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.delta_log import checksum_name, classic_checkpoint_name, commit_name
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.operations.fsck_runs import NOW, files_of, outcomes, run
 from tests.support.tables.sound_tables import SoundTable
 
@@ -187,7 +183,7 @@ def test_a_report_has_no_place_in_the_table(tmp_path: Path) -> None:
 
 
 def _local(path: Path) -> Store:
-    from delta_maintenance.storage.local.store import LocalStore
+    from delta_maintenance.storage.local import LocalStore
 
     return LocalStore(path)
 

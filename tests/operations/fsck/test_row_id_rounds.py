@@ -23,8 +23,8 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.row_tracking.row_ids import UsedRowIds
-from delta_maintenance.protocol.schema.types import StructType
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.schema import StructType
+from delta_maintenance.storage import MemoryStore
 from tests.support.rewrites.data_files import ROW_ID, inline_vector, parquet, put
 
 NOTHING = StructType(fields=())

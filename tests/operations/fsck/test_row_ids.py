@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, examination, plan
 from delta_maintenance.operations.fsck.checks import row_ids as check_row_ids
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.repeated_row_ids import stored
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten
 

@@ -17,11 +17,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.operations.recompute_stats.test_values import SINGLES
 from tests.support.operations.statistics_repair import NOW, planned, recompute, statistics
 from tests.support.rewrites.data_files import DataTable, field

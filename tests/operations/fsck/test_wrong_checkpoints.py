@@ -15,12 +15,12 @@ from hypothesis import given, settings
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import fsck, vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckResult
-from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.delta_log import classic_checkpoint_name, commit_name
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import distinct_faults, files_of, play_faults
 from tests.support.faults.fault_store import FaultStore

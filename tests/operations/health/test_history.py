@@ -14,11 +14,11 @@ import delta_maintenance
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import checkpoint, compact_log, vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.health.commit_history import MAINTENANCE_OPERATIONS
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Snapshot
 from tests.support.faults.fault_store import FaultStore
 from tests.support.operations.table_health import DAY, gone, health
 from tests.support.tables.actions import add, commit_info, features, metadata, protocol

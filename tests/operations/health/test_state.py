@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.operations import clean_log, vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.health import SMALL_FILE_BYTES, measure
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.table_health import DAY, gone, health
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.suite.play import examples

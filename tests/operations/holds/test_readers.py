@@ -15,13 +15,13 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.core.facts import instant_text
 from delta_maintenance.operations.holds.find import find_holds, kept_rows
 from delta_maintenance.operations.holds.models import Holders, KeptVersion, Reader
 from delta_maintenance.operations.vacuum.planning import VacuumSurvey
 from delta_maintenance.operations.vacuum.references import last_vacuumed
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.operations.holds.test_streams import ID, OTHER, batch, offset
 from tests.support.suite.play import examples
 from tests.support.tables.actions import add, cdc, metadata, protocol, remove

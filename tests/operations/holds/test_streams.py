@@ -10,7 +10,7 @@ import pytest
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.holds.streams import StreamPosition, read_last_read, read_stream
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 
 ID = "3bffe7c2-e334-4419-a150-f6f47b565c78"
 OTHER = "7c1ab0ad-0d3f-44bf-9c0c-3b0a9e7c1c11"

@@ -14,8 +14,7 @@ import pytest
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import checkpoint
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.operations.layout import (
     LayoutOptions,
     LayoutPlan,
@@ -27,8 +26,8 @@ from delta_maintenance.operations.layout import (
 )
 from delta_maintenance.operations.layout.measuring import Measured
 from delta_maintenance.operations.layout.reading import Column
+from delta_maintenance.policies import LastRun
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.policies.models import LastRun
 from tests.protocol.statistics.test_probes import FILES, KIND, ROWS, files_of
 from tests.support.rewrites.data_files import field, schema_string
 from tests.support.tables.actions import Action, add, domain, features, metadata

@@ -8,10 +8,10 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.table.data import row_batches
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.encodings import FIRST, encoded_table
 from tests.support.rewrites.rewritten_tables import NOW, ids
 from tests.support.rewrites.table_rows import live_rows

@@ -11,13 +11,13 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.data_file_reader import DataFileReader, SourceFile
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import ROW_TRACKING, DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW, ids
 from tests.support.rewrites.table_rows import live_rows

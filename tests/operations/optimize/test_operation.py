@@ -15,13 +15,13 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, UnsupportedFeatureError
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan, OptimizeResult
 from delta_maintenance.operations.rewriting import run
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.data.data_file_reader import FileRows
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, DataTable, field, schema_string
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten, ids, numbers
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.operations import drop_feature, purge, set_properties
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.core.facts import instant_text
 from delta_maintenance.operations.holds.kept_versions import KEPT_VERSIONS, write_kept_version
 from delta_maintenance.operations.holds.models import KeptVersion
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
-from delta_maintenance.table.read.table import Table
 from tests.support.rewrites.data_files import DataTable
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten, ids
 from tests.support.rewrites.table_rows import actions_of, latest, live_adds, live_rows

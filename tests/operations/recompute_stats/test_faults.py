@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from tests.support.faults.every_fault import distinct_faults
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.operations.row_ids import RacedStore, delete, delete_rows

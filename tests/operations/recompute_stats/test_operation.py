@@ -17,13 +17,12 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import optimize, set_properties
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import find
+from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import DefectListing
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.fsck_runs import run as fsck_run
 from tests.support.operations.statistics_repair import NOW as PLANNED_AT
 from tests.support.operations.statistics_repair import planned, recompute, statistics

@@ -11,10 +11,10 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import cluster, optimize, purge
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.clustered_tables import DOMAIN, random_rows, statistics
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW

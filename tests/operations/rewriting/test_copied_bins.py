@@ -12,12 +12,12 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract
 from delta_maintenance.operations.rewriting.commits import SUMS_TAG
 from delta_maintenance.table.data import rewrite
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.logs.checkpointing import on_disk
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW, Rewritten, numbers, without

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.oracle.other_readers import DuckDb, require
 from tests.support.rewrites.other_writers import add_file, groups_of, nested, optimized
 from tests.support.rewrites.table_rows import live_adds

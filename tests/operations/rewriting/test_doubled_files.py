@@ -13,13 +13,13 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import cluster, drop_feature, expire, optimize, purge
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.fsck_runs import run
 from tests.support.rewrites.clustered_tables import DOMAIN
 from tests.support.rewrites.data_files import DataTable, field, removed

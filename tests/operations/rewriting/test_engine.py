@@ -12,15 +12,15 @@ import pytest
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.operations.rewriting.run import RewriteRun
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec
 from delta_maintenance.table.parallel import IdleWorkers
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW
 

@@ -11,12 +11,12 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION
 from tests.support.rewrites.rewritten_tables import COPIED_BYTES, NOW, Rewritten, ids

@@ -18,11 +18,11 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.kills.kill_points import Ended, fork_server
 from tests.support.rewrites import killed_rewrites
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION

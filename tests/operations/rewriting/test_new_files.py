@@ -17,12 +17,12 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations import cluster, optimize
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract, new_files
 from delta_maintenance.operations.rewriting.models import RewritePlan, RewriteResult
 from delta_maintenance.policies.assess import assess
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.arrow_features import needs_bloom_filters
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW

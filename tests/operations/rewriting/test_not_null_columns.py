@@ -13,13 +13,13 @@ import pytest
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import cluster, expire, optimize, purge
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.fsck_runs import run
 from tests.support.rewrites.data_files import DataTable, field, schema_string
 from tests.support.rewrites.rewritten_tables import NOW

@@ -15,14 +15,14 @@ from pyroaring import BitMap64
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import checkpoint, optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import commits, contract
 from delta_maintenance.operations.rewriting.sources import FollowedSources
-from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core import Put
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.data import carried_deletions, rewrite
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
 from tests.support.rewrites.data_files import removed as remove_of
 from tests.support.rewrites.rewrite_results import described, files_of

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.races import (
     LANDED,

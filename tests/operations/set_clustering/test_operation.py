@@ -18,15 +18,15 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations import set_clustering
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_clustering import (
     RECORD,
     SetClusteringOptions,
     SetClusteringResult,
 )
-from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.features import supported_features
 from delta_maintenance.protocol.schema.clustering import DOMAIN
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import Fault, FaultStore
 from tests.support.operations.statistics_repair import recompute, statistics
 from tests.support.operations.table_changes import NOW, RacedStore, built, lines, race

@@ -6,9 +6,9 @@ import pytest
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import set_properties
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
-from delta_maintenance.protocol.features.registry import supported_features, with_requirements
+from delta_maintenance.protocol.features import supported_features, with_requirements
 from tests.support.operations.table_changes import (
     NOW,
     RacedStore,

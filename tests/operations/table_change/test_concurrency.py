@@ -9,7 +9,7 @@ import pytest
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from tests.support.operations.table_changes import (
     NOW,

@@ -12,13 +12,12 @@ import pytest
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
-from delta_maintenance.protocol.features.registry import check_protocol, supported_features
-from delta_maintenance.protocol.schema.types import column_mapping_mode
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.features import check_protocol, supported_features
+from delta_maintenance.protocol.schema import column_mapping_mode
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.tables.corpus_tables import TABLES
 
 FEATURES = ("deletionVectors", "rowTracking", "v2Checkpoint", "columnMapping", "changeDataFeed")

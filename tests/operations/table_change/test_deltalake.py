@@ -10,9 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.features.registry import supported_features, with_requirements
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.protocol.actions import Protocol
+from delta_maintenance.protocol.features import supported_features, with_requirements
+from delta_maintenance.table.read import Table
 from tests.support.operations.table_changes import (
     apply_properties,
     apply_upgrade,

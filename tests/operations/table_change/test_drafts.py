@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.features import supported_features
 from tests.support.operations.table_changes import (
     apply_upgrade,
     built,

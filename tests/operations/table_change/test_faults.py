@@ -10,12 +10,12 @@ import pytest
 
 from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.upgrade_protocol import UpgradeProtocolOptions
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.faults.every_fault import play_faults
 from tests.support.faults.fault_store import FaultStore
 from tests.support.tables import actions as log

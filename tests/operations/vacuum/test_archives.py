@@ -14,7 +14,7 @@ import pytest
 from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageAccessError
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.operations.vacuum.candidates import (
     DEAD_FILES,
@@ -26,12 +26,12 @@ from delta_maintenance.operations.vacuum.candidates import (
 from delta_maintenance.protocol.vacuum import VisibilityRules
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import storage_error
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.azure.client import AzureFailure
 from delta_maintenance.storage.azure.store import _page
 from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
-from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.table_builder import log_text

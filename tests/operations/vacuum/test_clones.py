@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.holds.models import Holders
-from delta_maintenance.protocol.actions.deletion_vectors import STORED_ABSOLUTE
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.actions import STORED_ABSOLUTE
+from delta_maintenance.storage import MemoryStore
 from tests.support.operations.vacuum_cases import VECTOR, removed
 from tests.support.tables.actions import (
     add,

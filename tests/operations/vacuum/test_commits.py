@@ -9,9 +9,9 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumPlan, VacuumResult
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.operations.vacuum_cases import WEEK_MS, Stubborn
 from tests.support.tables.actions import add, commit_info, features, metadata, protocol
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago, operations

@@ -17,10 +17,9 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import engine as vacuum_engine
-from delta_maintenance.storage import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import FileStatus, MemoryStore
 from tests.support.operations.vacuum_cases import removed
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory, operations, paths_of

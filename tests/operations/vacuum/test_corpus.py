@@ -16,11 +16,11 @@ import pytest
 from delta_maintenance import open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.operations.vacuum.references import read_references
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
+from delta_maintenance.table.read import Snapshot
 
 NOW = datetime.now(UTC) + timedelta(days=4000)
 """When every file of the corpus is old, and every tombstone has expired."""

@@ -18,9 +18,9 @@ from delta_maintenance.operations.vacuum.deletion import (
     require_deletable_root,
 )
 from delta_maintenance.protocol.vacuum import Mask
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core.listing import STATUSES
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage.local import LocalStore
 
 
 def rows(*paths: str) -> pa.Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumResult
 from tests.support.tables.actions import add
 from tests.support.tables.table_builder import LOG

@@ -29,12 +29,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult, VacuumSurvey
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.core.listing import Skip
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults
 from tests.support.faults.fault_store import FaultStore

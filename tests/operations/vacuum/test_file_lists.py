@@ -15,8 +15,8 @@ import pytest
 from delta_maintenance.errors import InvalidRequestError, RefusedError, StorageError
 from delta_maintenance.operations.vacuum.engine import write_report
 from delta_maintenance.operations.vacuum.inventory import read_inventory
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.operations.vacuum_cases import VECTOR, Stubborn, removed
 from tests.support.tables.actions import (
     add,

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.delta_log import commit_name
 from delta_maintenance.table.evidence import contradictions
 from tests.support.operations.vacuum_cases import VECTOR, removed
 from tests.support.tables.actions import Action, add, commit_info, deletion_vector, features

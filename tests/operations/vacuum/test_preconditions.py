@@ -17,8 +17,8 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
 from tests.support.operations.vacuum_cases import VECTOR, WEEK_MS, removed
 from tests.support.tables.actions import add, deletion_vector, features, metadata, protocol, remove
 from tests.support.tables.vacuum_tables import NOW, Folder, paths_of

@@ -14,10 +14,10 @@ from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage.s3.store import S3Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import log_text

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.fsck_runs import NOW, run
 from tests.support.oracle.other_readers import DuckDb, duck
 from tests.support.oracle.recordings import RecordedSpark

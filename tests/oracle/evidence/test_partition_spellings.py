@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.operations import checkpoint, optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
+from delta_maintenance.protocol.schema import PrimitiveType
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
-from delta_maintenance.protocol.schema.types import PrimitiveType
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.fsck_runs import run
 from tests.support.oracle.other_readers import DuckDb, duck
 from tests.support.oracle.recordings import RecordedSpark

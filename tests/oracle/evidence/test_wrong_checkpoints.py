@@ -13,7 +13,7 @@ import pytest
 
 from delta_maintenance import open_table
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.storage import open_store
 from tests.operations.fsck.test_wrong_checkpoints import NOW, REPAIR, scenario

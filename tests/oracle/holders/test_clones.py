@@ -10,7 +10,7 @@ import pytest
 from delta_maintenance import clock, open_table
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import erasure_report, vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.operations.holds.references import folders_of
 from tests.oracle.test_vacuum import OPTIONS

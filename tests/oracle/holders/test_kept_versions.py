@@ -39,14 +39,14 @@ from delta_maintenance.operations import (
 from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.compact_log import CompactLogOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.simulation.promises import SCHEMA, ids_in
 from tests.support.oracle.delta_spark import DELTA_RELEASE, DeltaSpark
 from tests.support.rewrites.data_files import inline_vector, removed

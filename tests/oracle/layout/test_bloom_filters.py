@@ -19,8 +19,8 @@ import pytest
 
 from delta_maintenance import open_table
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.oracle.test_filtered_rows import optimized, purged
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, require

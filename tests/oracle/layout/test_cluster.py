@@ -16,14 +16,14 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.operations import cluster, set_clustering
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_clustering import SetClusteringOptions
-from delta_maintenance.protocol.schema.types import parse_schema, to_arrow_type
+from delta_maintenance.protocol.schema import parse_schema, to_arrow_type
 from delta_maintenance.protocol.statistics import clustering
 from delta_maintenance.protocol.statistics.clustering import CUBE
 from delta_maintenance.protocol.statistics.ranks import can_be_ranked
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import RECIPES, copy, create
 from tests.support.oracle.oracle_tables import Bench

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.operations.statistics_repair import planned, recompute
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.other_readers import DuckDb, duck

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.delta_log import commit_name
 from tests.operations.checkpoint.test_incremental_processes import (
     age,
     begin,

@@ -14,12 +14,12 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.core import Put
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.oracle.delta_spark import DeltaSpark, decode
 from tests.support.rewrites.other_writers import NESTED, groups_of
 from tests.support.rewrites.table_rows import live_adds

@@ -23,13 +23,13 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import cluster, optimize, purge, recompute_stats
 from delta_maintenance.operations.cluster import ClusterOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions, RecomputeStatsResult
 from delta_maintenance.operations.rewriting import contract
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.operations.statistics_repair import check_bounds
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.rewrites.race_ledgers import Act, Ledger, acts

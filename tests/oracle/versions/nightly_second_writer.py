@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from delta_maintenance.spark import job
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.servers.spark_session import local_session
 

@@ -15,9 +15,9 @@ from delta_maintenance.catalogs.http import client
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.policies.catalogs import CatalogMemory, table_named
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
 from tests.support.catalogs.gravitino_server import GravitinoServer

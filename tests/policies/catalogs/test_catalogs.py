@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.address import CatalogKind, CatalogName
-from delta_maintenance.catalogs.catalog import CatalogTable, PassedOver
+from delta_maintenance.catalogs import CatalogTable, PassedOver
 from delta_maintenance.errors import (
     CatalogError,
     CatalogUnavailableError,
     InvalidRequestError,
     StorageError,
 )
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance.policies.catalogs import CatalogMemory, table_named
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.definition.patterns import NamePattern
-from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
 from delta_maintenance.policies.session import kept_tables
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs

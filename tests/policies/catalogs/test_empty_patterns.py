@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from delta_maintenance.catalogs.catalog import Aspect, CatalogListing
+from delta_maintenance.catalogs import Aspect, CatalogListing
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.policies.catalogs import CatalogMemory
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
 from delta_maintenance.policies.session import kept_tables, tables_of_catalog
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.cli.test_policies import neglected
 from tests.support.catalogs.in_memory import InMemoryCatalog, catalog_table, use_catalogs
 

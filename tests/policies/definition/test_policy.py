@@ -16,12 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.policies.definition.policy import (
-    Policy,
-    PolicyTable,
-    json_schema,
-    load_policy,
-)
+from delta_maintenance.policies.definition import Policy, PolicyTable, json_schema, load_policy
 from delta_maintenance.policies.definition.rules import Rules
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.policies import Assessment, AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.acknowledgements import (
     Acknowledgement,
     Failure,
     acknowledge_failure,
     end_of,
 )
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.models import Assessment
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
 
 CORRUPT = (

@@ -11,8 +11,8 @@ import yaml
 from delta_maintenance.cli.starter_policy import POLICY
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.checkpoint import operation
-from delta_maintenance.operations.core.registry import policy_operations
-from delta_maintenance.policies.models import LastRun, RunResult
+from delta_maintenance.operations.core import policy_operations
+from delta_maintenance.policies import LastRun, RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.policy_tables import asked, neglected, run_on

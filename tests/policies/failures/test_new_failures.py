@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance.policies.acknowledgements import acknowledge_failure
-from delta_maintenance.policies.assessments import AssessmentStore
 from delta_maintenance.policies.new_failures import report_new_failures
 from tests.support.tables.assessed_tables import NOW, assessment
 

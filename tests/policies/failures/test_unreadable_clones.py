@@ -17,8 +17,8 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.holds import references as references_module
 from delta_maintenance.policies import clones as clones_module
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.policies.test_clones import LAKE, Run, named_store, table
 from tests.policies.test_clones import _delete as delete_table
 from tests.support.operations.vacuum_cases import removed

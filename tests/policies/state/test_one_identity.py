@@ -15,14 +15,12 @@ from hypothesis import strategies as st
 from delta_maintenance import open_table
 from delta_maintenance.address import Address, place_of
 from delta_maintenance.errors import BusyError, InvalidRequestError
+from delta_maintenance.policies import AssessmentEntry, AssessmentStore, LastRun, assess_table
 from delta_maintenance.policies.approval import PutOff
-from delta_maintenance.policies.assess import assess_table
-from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
-from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.discovery import discover
 from delta_maintenance.policies.leases import Leases
-from delta_maintenance.policies.models import LastRun
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.assessed_tables import NOW, assessment, health, run_result, waiting
 from tests.support.tables.table_builder import TableBuilder

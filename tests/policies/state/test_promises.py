@@ -16,15 +16,15 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.holds.models import Holders, KeptVersion
+from delta_maintenance.policies import RunResult
 from delta_maintenance.policies.clones import PolicyClones
-from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.discovery import Discovery, discover, environment_options
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.models import RunResult
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import open_table
 from tests.support.operations.held_tables import (
     FLAGS,
     HELD,

@@ -14,7 +14,7 @@ from delta_maintenance.ledger import recording
 from delta_maintenance.operations.holds.references import References
 from delta_maintenance.policies import catalogs, clones, leases, new_failures, state_files
 from delta_maintenance.policies.state_files import StateFile
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 
 KINDS: dict[str, tuple[StateFile[Any], Any]] = {
     "lease": (

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap, BitMap64
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.protocol.actions.deletion_vectors import (
+from delta_maintenance.protocol.actions import (
     DeletionVectorDescriptor,
     decode_bitmap,
     encode_bitmap,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.changes.client_support import CLIENTS, Impact, Support, impacts
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
-from delta_maintenance.protocol.features.registry import FEATURES, FeatureKind
+from delta_maintenance.protocol.features import FEATURES, FeatureKind
 
 NEW = Protocol(min_reader_version=1, min_writer_version=2)
 SAFE = ["appendOnly", "rowTracking", "deletionVectors", "v2Checkpoint", "columnMapping"]

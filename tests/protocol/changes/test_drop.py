@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
-from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.changes.drop import (
     FeatureRemoval,
     downgraded_protocol,
@@ -17,7 +17,7 @@ from delta_maintenance.protocol.changes.drop import (
     removal_of,
     require_removable,
 )
-from delta_maintenance.protocol.features.registry import (
+from delta_maintenance.protocol.features import (
     FEATURES,
     FeatureKind,
     Operation,

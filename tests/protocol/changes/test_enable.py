@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
 from delta_maintenance.protocol.changes.property_rules import RULES
-from delta_maintenance.protocol.features.registry import supported_features
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.protocol.schema import parse_schema, walk
 from delta_maintenance.protocol.schema.column_mapping import edit_fields, mapped_by_name
-from delta_maintenance.protocol.schema.types import parse_schema, walk
 
 NEW = Protocol(min_reader_version=1, min_writer_version=2)
 NESTED = (

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
 from delta_maintenance.protocol.changes.iceberg_compat import NESTED_IDS
-from delta_maintenance.protocol.features.registry import supported_features
-from delta_maintenance.protocol.schema.types import parse_schema, walk
+from delta_maintenance.protocol.features import supported_features
+from delta_maintenance.protocol.schema import parse_schema, walk
 
 NEW = Protocol(min_reader_version=1, min_writer_version=2)
 MAPPED = {"delta.columnMapping.mode": "name"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.changes.property_rules import (
     RULES,
     active_properties,
@@ -14,8 +14,8 @@ from delta_maintenance.protocol.changes.property_rules import (
     require_removable,
     require_settable,
 )
+from delta_maintenance.protocol.features import find_feature
 from delta_maintenance.protocol.features.properties import PARSERS
-from delta_maintenance.protocol.features.registry import find_feature
 
 
 @pytest.mark.conformance("FEAT-17")

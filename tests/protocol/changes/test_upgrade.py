@@ -12,13 +12,13 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.changes.upgrade import (
     added_features,
     require_addable,
     upgraded_protocol,
 )
-from delta_maintenance.protocol.features.registry import (
+from delta_maintenance.protocol.features import (
     FEATURES,
     FeatureKind,
     check_protocol,

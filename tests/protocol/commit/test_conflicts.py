@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata, Metadata, Txn
+from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata, Metadata, Txn
 from delta_maintenance.protocol.commit.build import Provenance, build
 from delta_maintenance.protocol.commit.conflicts import (
     BACKFILL,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_maintenance.protocol.commit.build import render_commit
 from delta_maintenance.protocol.commit.staged import StagedActions, staged_adds, staged_removes
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_maintenance.protocol.commit.rules import check_commit
 from delta_maintenance.protocol.commit.staged import (
     ReadSet,

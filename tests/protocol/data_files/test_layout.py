@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from tests.support.rewrites.data_files import ROW_TRACKING, field, schema_string
 

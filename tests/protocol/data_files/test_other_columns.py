@@ -15,8 +15,8 @@ from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_types,
     needs_widening,
 )
+from delta_maintenance.protocol.schema import parse_schema
 from delta_maintenance.protocol.schema.data_columns import StoredColumns
-from delta_maintenance.protocol.schema.types import parse_schema
 from tests.support.rewrites.data_files import field
 
 STRUCT = {"type": "struct", "fields": [field("x", "decimal(12,2)")]}

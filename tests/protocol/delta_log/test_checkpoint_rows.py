@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, DELETION_VECTOR
-from delta_maintenance.protocol.actions.model import (
+from delta_maintenance.protocol.actions import (
     CheckpointMetadata,
     DomainMetadata,
     Metadata,
@@ -19,6 +18,7 @@ from delta_maintenance.protocol.actions.model import (
     Sidecar,
     Txn,
 )
+from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION, DELETION_VECTOR
 from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     FileActionLayout,
     UnknownFieldsError,
@@ -27,7 +27,7 @@ from delta_maintenance.protocol.delta_log.checkpoint_rows import (
     single_action_table,
     single_actions,
 )
-from delta_maintenance.protocol.schema.types import PrimitiveType
+from delta_maintenance.protocol.schema import PrimitiveType
 
 PLAIN = FileActionLayout(stats_as_json=True, statistics_type=None)
 

@@ -9,12 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.protocol.delta_log import LogFile, LogFileKind, parse_log_file_name
 from delta_maintenance.protocol.delta_log import file_names as log_files
-from delta_maintenance.protocol.delta_log.file_names import (
-    LogFile,
-    LogFileKind,
-    parse_log_file_name,
-)
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 V0 = "0" * 20

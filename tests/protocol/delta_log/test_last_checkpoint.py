@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.actions.model import Sidecar
+from delta_maintenance.protocol.actions import Sidecar
 from delta_maintenance.protocol.delta_log.last_checkpoint import (
     LastCheckpointHint,
     V2CheckpointHint,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_maintenance.protocol.columns import hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay, Hashes, StateReplay
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.actions.model import DomainMetadata, Metadata, Protocol, Txn
+from delta_maintenance.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
 from delta_maintenance.protocol.delta_log.version_checksum import (
     USUAL_BOUNDARIES,
     FileSizeHistogram,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.features.registry import (
+from delta_maintenance.protocol.actions import Protocol
+from delta_maintenance.protocol.features import (
     FEATURES,
     FeatureKind,
     Operation,

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.actions.model import DomainMetadata, Protocol
+from delta_maintenance.protocol.actions import DomainMetadata, Protocol
 from delta_maintenance.protocol.row_tracking.row_ids import (
     DOMAIN,
     ENABLED_PROPERTY,

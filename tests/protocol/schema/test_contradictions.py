@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.actions import Metadata, Protocol
+from delta_maintenance.protocol.schema import parse_schema, type_changes
 from delta_maintenance.protocol.schema.contradictions import contradictions
-from delta_maintenance.protocol.schema.types import parse_schema, type_changes
 
 ID, NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 MAPPED = {"delta.columnMapping.mode": "name"}

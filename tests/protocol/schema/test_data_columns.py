@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import UnsupportedFeatureError
-from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type, is_hybrid
-from delta_maintenance.protocol.schema.types import (
+from delta_maintenance.protocol.schema import (
     ArrayType,
     DecimalType,
     DeltaType,
@@ -21,6 +20,7 @@ from delta_maintenance.protocol.schema.types import (
     StructType,
     UnknownType,
 )
+from delta_maintenance.protocol.schema.data_columns import StoredColumns, arrow_type, is_hybrid
 
 LONG, TEXT = PrimitiveType(name="long"), PrimitiveType(name="string")
 VARIANT = StructField(name="v", type=PrimitiveType(name="variant"), nullable=True)

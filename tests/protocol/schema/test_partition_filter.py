@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.protocol.schema import DecimalType, PrimitiveType
 from delta_maintenance.protocol.schema.evaluation import partition_filter
-from delta_maintenance.protocol.schema.types import DecimalType, PrimitiveType
 
 TYPES = {"n": PrimitiveType(name="long"), "s": PrimitiveType(name="string")}
 numbers = st.integers(-3, 3)

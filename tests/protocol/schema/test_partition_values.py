@@ -17,13 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.protocol.schema.partition_values import (
-    canonical_texts,
-    is_valid,
-    parse_partition_values,
-    refusing_readers,
-)
-from delta_maintenance.protocol.schema.types import (
+from delta_maintenance.protocol.schema import (
     ArrayType,
     DecimalType,
     DeltaType,
@@ -32,6 +26,12 @@ from delta_maintenance.protocol.schema.types import (
     parse_schema,
     physical_name,
     to_arrow_type,
+)
+from delta_maintenance.protocol.schema.partition_values import (
+    canonical_texts,
+    is_valid,
+    parse_partition_values,
+    refusing_readers,
 )
 
 NAMES = [

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.protocol.schema.condition import Both, Condition, Either, Not, Opaque
-from delta_maintenance.protocol.schema.evaluation import RowCondition, evaluate
-from delta_maintenance.protocol.schema.types import (
+from delta_maintenance.protocol.schema import (
     DecimalType,
     DeltaType,
     PrimitiveType,
     StructField,
     StructType,
 )
+from delta_maintenance.protocol.schema.condition import Both, Condition, Either, Not, Opaque
+from delta_maintenance.protocol.schema.evaluation import RowCondition, evaluate
 
 COLUMNS: dict[str, tuple[str, pa.DataType, list[Any]]] = {
     "i": ("long", pa.int64(), [None, -1, 0, 1, 2]),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import UnsupportedFeatureError
-from delta_maintenance.protocol.schema.types import (
+from delta_maintenance.protocol.schema import (
     StructType,
     TypeChange,
     parse_schema,

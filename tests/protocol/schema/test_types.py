@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError
-from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.schema.types import (
+from delta_maintenance.protocol.actions import Protocol
+from delta_maintenance.protocol.schema import (
     ArrayType,
     DecimalType,
     MapType,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.actions import Metadata, Protocol
 from delta_maintenance.protocol.statistics.collect import (
     StatisticsCollector,
     text_maximum,

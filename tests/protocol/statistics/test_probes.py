@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.protocol.schema.types import PrimitiveType
+from delta_maintenance.protocol.schema import PrimitiveType
 from delta_maintenance.protocol.statistics.bounds import (
     ColumnBounds,
     FileBounds,

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema
+from delta_maintenance.protocol.actions import Protocol
+from delta_maintenance.protocol.schema import column_mapping_mode, parse_schema
 from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     num_records,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delta_maintenance.protocol.schema import DecimalType, DeltaType, PrimitiveType
 from delta_maintenance.protocol.schema.condition import parse_condition
-from delta_maintenance.protocol.schema.types import DecimalType, DeltaType, PrimitiveType
 from delta_maintenance.protocol.statistics.bounds import (
     ColumnBounds,
     FileBounds,

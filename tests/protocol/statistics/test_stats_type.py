@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.protocol.schema import parse_schema
 from delta_maintenance.protocol.statistics.stats import statistics_arrow_type, unconvertible_columns
 from tests.support.logs.typed_statistics import INSTANT, LOCAL, struct
 

@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 
 from delta_maintenance import errors
 from delta_maintenance.errors import InvalidRequestError, StorageError, name_at, remember_name
-from delta_maintenance.spark import job
-from delta_maintenance.spark.session import executor_options
+from delta_maintenance.spark import executor_options, job
 from delta_maintenance.storage import open_store
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.job_report import read_report
-from delta_maintenance.submission.job_spec import JobSpec
 from tests.cli.test_policies import neglected
 
 NAME = "uc://prod.sales.orders"

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.spark import job
 from delta_maintenance.storage import open_store
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.rewrites.rewritten_tables import Rewritten
 from tests.support.servers.unity_delta import UnityServer, UnityTable, serve_unity

@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.spark import job
 from delta_maintenance.storage import open_store
-from delta_maintenance.submission.job_spec import JobSpec
+from delta_maintenance.submission import JobSpec
 from tests.support.tables.overdue_tables import overdue_table
 
 NO_CLUSTER = cast(SparkSession, None)

@@ -24,7 +24,7 @@ from delta_maintenance.rest.client import Answer
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import BLOCK_BLOB, AzurePut, AzureStore
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 from tests.support.emulators.azure_server import ACCOUNT, ACCOUNT_KEY, AzureServer
 from tests.support.faults.fault_proxy import serve_faults

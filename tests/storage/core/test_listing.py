@@ -19,8 +19,9 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.azure.store import AzureStore
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.core.listing import (
     MOST_PATH_LENGTH,
     STATUSES,
@@ -30,10 +31,9 @@ from delta_maintenance.storage.core.listing import (
     unclean,
 )
 from delta_maintenance.storage.gcs.store import GCSStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.local import walk as local_tree
 from delta_maintenance.storage.local.descriptors import OpenDirectories
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.testing.store_contract import ODD_NAMES, UNCLEAN_PATHS
 

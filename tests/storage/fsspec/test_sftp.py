@@ -11,7 +11,7 @@ import pytest
 from delta_maintenance import open_table
 from delta_maintenance.errors import RefusedError, StorageAccessError
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.testing.store_contract import ODD_NAMES
 from tests.support.servers.sftp import PASSWORD, USER, serve_sftp
 from tests.support.tables.actions import add, metadata, protocol, remove

@@ -22,9 +22,9 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.storage import open_store
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.fsspec import FsspecStore, FsspecTree, as_arguments, modified_ms
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.testing.store_contract import StoreContract
 
 

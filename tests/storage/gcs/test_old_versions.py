@@ -15,7 +15,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
-from delta_maintenance.storage.core.base import OldVersion
+from delta_maintenance.storage.core import OldVersion
 from delta_maintenance.storage.gcs.store import GCSStore
 from tests.support.emulators.gcs_server import GCSServer
 from tests.support.tables.actions import add, metadata, protocol, remove

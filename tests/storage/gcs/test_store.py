@@ -17,7 +17,7 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.rest.client import Answer
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, GCSOptions
 from delta_maintenance.storage.gcs.store import GCSPut, GCSStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes

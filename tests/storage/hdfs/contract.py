@@ -10,7 +10,7 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.storage import Put
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 from tests.support.servers.hdfs_cluster import make_empty_files

@@ -21,7 +21,7 @@ from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.hdfs.native_client import NativeClient
 from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.servers.secured_hdfs import USER, SecuredHdfs
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

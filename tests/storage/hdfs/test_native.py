@@ -22,7 +22,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.rest import failure as request_failure
 from delta_maintenance.storage import Put, open_store
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.hdfs.native_client import NativeClient, _failure_of
 from delta_maintenance.storage.hdfs.options import NativeOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore

@@ -16,10 +16,10 @@ from delta_maintenance.address import Address
 from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.storage import Put
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.hdfs.options import parse_options
 from delta_maintenance.storage.hdfs.store import HdfsStore, open_client
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.servers.hdfs_cluster import HdfsCluster
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

@@ -27,7 +27,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.rest.client import HttpSession
 from delta_maintenance.storage import Put, open_store
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.hdfs.options import WebHdfsOptions
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.storage.hdfs.webhdfs_client import WebHdfsClient

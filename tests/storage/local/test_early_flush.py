@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.storage.local import descriptors
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore, descriptors
 
 # More than the buffer of a file, which has 128 KiB from Python 3.14.
 STEP = 1 << 18

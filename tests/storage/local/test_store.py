@@ -20,8 +20,8 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
-from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.core import Put, Store
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.testing.store_contract import StoreContract, contend_in_processes
 from tests.support.kills.killed_writers import check, play
 

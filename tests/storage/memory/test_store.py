@@ -6,8 +6,8 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.testing.store_contract import StoreContract
 
 

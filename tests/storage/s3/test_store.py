@@ -14,7 +14,7 @@ from botocore.utils import parse_timestamp
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.storage.s3 import client
 from delta_maintenance.storage.s3.client import S3Options
 from delta_maintenance.storage.s3.store import S3Store

@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from delta_maintenance.address import CatalogKind, CatalogName
-from delta_maintenance.catalogs import catalog as opening
-from delta_maintenance.catalogs.catalog import (
+from delta_maintenance.catalogs import (
     Catalog,
     CatalogFailure,
     CatalogListing,
@@ -17,6 +16,7 @@ from delta_maintenance.catalogs.catalog import (
     PartFilter,
     PassedOver,
 )
+from delta_maintenance.catalogs import catalog as opening
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, Step, faults
 
 Result = TypeVar("Result")

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from delta_maintenance.checksums import crc32
-from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.protocol.actions import encode_bitmap, z85_encode
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.data.parquet.footers import COLUMNS, GROUP_ROWS, NUM_ROWS, ROW_GROUPS
 from delta_maintenance.table.data.parquet.thrift import (
     I64,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.testing.store_contract import contribution
 
 WRITERS = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from tests.properties.model import State, replay, state_of
 from tests.support.tables.actions import (

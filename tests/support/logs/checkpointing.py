@@ -10,12 +10,11 @@ from typing import Any
 
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
-from delta_maintenance.storage.core.base import FileStatus, Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import LogFileKind, parse_log_file_name
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus, Store
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.tables.actions import Action, dv_id
 from tests.support.tables.table_builder import EPOCH_MS
 

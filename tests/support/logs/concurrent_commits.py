@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata, Metadata, Protocol
+from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol
 from delta_maintenance.protocol.commit.conflicts import (
     BACKFILL,
     Attempt,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 
 FOLDER = "_delta_log/_sidecars"
 

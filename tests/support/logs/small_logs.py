@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.tables.actions import Action, metadata, protocol
 from tests.support.tables.table_builder import LOG, TableBuilder
 

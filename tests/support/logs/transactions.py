@@ -8,11 +8,10 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.table.commit.transaction import Transaction, Writer
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 

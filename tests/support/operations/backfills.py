@@ -15,10 +15,10 @@ from delta_maintenance.operations.backfill_row_ids import (
     BackfillRowIdsPlan,
     BackfillRowIdsResult,
 )
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.data.footers import RowCounts
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.operations.row_ids import Action, RacedStore, commits
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder

@@ -6,10 +6,10 @@ import json
 from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.operations import fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan, FsckResult
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.support.tables.sound_tables import SoundTable
 from tests.support.tables.table_builder import EPOCH_MS
 

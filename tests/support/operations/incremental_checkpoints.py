@@ -12,9 +12,9 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointPlan,
     CheckpointResult,
 )
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, _check
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.read.segment import hinted_version
 from tests.support.logs.checkpointing import (
     KEEP_TOMBSTONES,

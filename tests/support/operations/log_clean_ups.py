@@ -10,9 +10,9 @@ from typing import Any
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan, CleanLogResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.protocol.delta_log.file_names import LogFileKind, parse_log_file_name
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.protocol.delta_log import LogFileKind, parse_log_file_name
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from tests.support.logs.checkpointing import state_of
 from tests.support.tables.actions import Action, add, features, metadata, protocol, remove

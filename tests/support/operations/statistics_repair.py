@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance.operations import recompute_stats
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.recompute_stats import (
     RecomputeStatsOptions,
     RecomputeStatsPlan,
     RecomputeStatsResult,
 )
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.table_rows import live_adds
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from delta_maintenance.operations import set_properties, upgrade_protocol
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.set_properties import (
     SetPropertiesOptions,
     SetPropertiesPlan,
@@ -19,9 +19,9 @@ from delta_maintenance.operations.upgrade_protocol import (
     UpgradeProtocolPlan,
     UpgradeProtocolResult,
 )
-from delta_maintenance.storage.core.base import Put
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put
+from delta_maintenance.table.read import Table
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder
 

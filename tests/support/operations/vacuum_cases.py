@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from delta_maintenance.errors import StorageAccessError
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.tables.actions import remove
 from tests.support.tables.vacuum_tables import days_ago
 

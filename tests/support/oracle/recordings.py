@@ -29,8 +29,8 @@ from typing import Any, Literal
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.core import FileStatus
+from delta_maintenance.storage.local import LocalStore
 from tests.support.oracle import delta_spark_tables
 from tests.support.oracle.delta_spark import (
     DELTA_RELEASE,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from tests.support.orchestrators.policy_dags import DAGS
 from tests.support.servers.ports import free_port
 

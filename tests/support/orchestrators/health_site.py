@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies import AssessmentStore
 from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, HealthPage

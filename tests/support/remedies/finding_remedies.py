@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.operations.fsck_findings import add_again
 from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, DATA, SoundTable

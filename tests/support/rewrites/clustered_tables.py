@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from delta_maintenance.operations import cluster
 from delta_maintenance.operations.cluster import ClusterOptions, ClusterResult
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import (
     ROW_ID,
     ROW_TRACKING,

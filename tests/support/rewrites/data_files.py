@@ -14,14 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from delta_maintenance.protocol.actions.deletion_vectors import (
-    DeletionVectorDescriptor,
-    encode_bitmap,
-    z85_encode,
-)
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, encode_bitmap, z85_encode
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder
 

@@ -6,12 +6,12 @@ from functools import partial
 
 from delta_maintenance import clock
 from delta_maintenance.operations import cluster, optimize, purge, recompute_stats
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.rewriting import cluster_planning, contract, run
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.copying import row_groups
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.kills.kill_points import watching
 from tests.support.rewrites.rewritten_tables import COPIED_BYTES
 

@@ -10,8 +10,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
+from delta_maintenance.storage.core import Store
 from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
 from tests.support.rewrites.rewritten_tables import VECTORS, RacedRewrites
 from tests.support.rewrites.table_rows import live_adds

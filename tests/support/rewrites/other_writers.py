@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 
 from delta_maintenance import clock
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.table_rows import latest, live_adds
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from tests.support.rewrites.race_ledgers import (
     APPENDER_IDS,
     BLOCK,
@@ -138,8 +138,8 @@ def optimize(table: str, ledgers: Path, number: int, until: float) -> None:
     from delta_maintenance.operations import optimize as merging
     from delta_maintenance.operations import purge as purging
     from delta_maintenance.operations.rewriting import contract
-    from delta_maintenance.storage.local.store import LocalStore
-    from delta_maintenance.table.read.table import Table
+    from delta_maintenance.storage.local import LocalStore
+    from delta_maintenance.table.read import Table
 
     ledger, opened = Ledger(ledgers, f"optimizer-{number}"), Table(LocalStore(table))
     contract.COPIED_GROUP_BYTES = COPIED_BYTES

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
+from delta_maintenance.storage.local import LocalStore
 from tests.support.rewrites.race_ledgers import acts, compared, expected
 from tests.support.rewrites.race_writers import ENDED
 from tests.support.rewrites.table_rows import live_adds

@@ -7,7 +7,7 @@ import json
 
 import pyarrow.parquet as pq
 
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from tests.support.rewrites.rewritten_tables import Rewritten
 from tests.support.rewrites.table_rows import actions_of, latest
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from delta_maintenance.clock import NewId, epoch_millis
 from delta_maintenance.operations import optimize
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizeResult
-from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put, Store
+from delta_maintenance.table.read import Table
 from tests.support.operations.row_ids import RacedStore
 from tests.support.rewrites.data_files import ROW_ID, ROW_TRACKING, ROW_VERSION, DataTable, field
 from tests.support.rewrites.table_rows import Row, actions_of, latest, live_adds, live_rows

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
+from delta_maintenance.storage.core import Store
 
 Row = tuple[Any, ...]
 Action = dict[str, Any]

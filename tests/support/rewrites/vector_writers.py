@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, load
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
 from tests.support.rewrites.data_files import inline_vector, removed
 from tests.support.rewrites.race_ledgers import partition_of, text_of
 from tests.support.rewrites.table_rows import Action

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyspark
 
+from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.job_report import JobReport, read_report
-from delta_maintenance.submission.job_spec import JobSpec
 from delta_maintenance.submission.spark_submit import submit_command
 from tests.support.servers.endings import end_process
 from tests.support.servers.ports import free_port

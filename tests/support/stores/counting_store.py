@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from delta_maintenance.address import Address
-from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus
 
 PAGE = 1000
 """The number of names that one request lists."""

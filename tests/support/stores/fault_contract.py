@@ -17,7 +17,7 @@ import pytest
 
 from delta_maintenance.errors import CommitUnknownError, StorageAccessError, StorageError
 from delta_maintenance.rest.failure import PAUSES
-from delta_maintenance.storage.core.base import Put, Store
+from delta_maintenance.storage.core import Put, Store
 from tests.support.faults.fault_proxy import FaultProxy, HttpFault
 from tests.support.servers.loopback import Request
 

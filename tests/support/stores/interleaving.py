@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core import FileStatus, Put, Store
 from delta_maintenance.storage.core.listing import Skip
 
 Work = Callable[[], None]

@@ -18,10 +18,10 @@ from delta_maintenance.operations.health.models import (
 )
 from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
-from delta_maintenance.policies.assessments import AssessmentStore
-from delta_maintenance.policies.models import (
+from delta_maintenance.policies import (
     AssessedOperation,
     Assessment,
+    AssessmentStore,
     LastRun,
     OperationOutcome,
     RunResult,

@@ -11,15 +11,15 @@ import pyarrow as pa
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import drop_feature
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import (
     DropFeatureOptions,
     DropFeaturePlan,
     DropFeatureResult,
 )
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import put
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, parquet_bytes

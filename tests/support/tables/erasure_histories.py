@@ -38,14 +38,14 @@ from delta_maintenance.operations import (
     vacuum,
 )
 from delta_maintenance.operations.clean_log import CleanLogOptions
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.protocol.schema import parse_schema
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 
 VALUE = 4711

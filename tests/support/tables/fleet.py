@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
-from delta_maintenance.storage.local.store import LocalStore
+from delta_maintenance.storage.local import LocalStore
 from tests.support.operations.vacuum_cases import removed
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.table import Delivery, LedgerTable
 
 OPERATIONS = ("checkpoint", "optimize", "vacuum", "clean-log", "recompute-stats")
 _ERRORS = (

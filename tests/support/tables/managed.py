@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from delta_maintenance.catalogs.catalog import ManagedCommit, ManagedState
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.catalogs import ManagedCommit, ManagedState
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.managed_log import ManagedStore
-from delta_maintenance.table.read.table import Table
 from tests.support.tables.actions import add, commit_info, features, metadata
 from tests.support.tables.table_builder import TableBuilder, log_text
 

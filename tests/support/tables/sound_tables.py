@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor, write_file
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor, write_file
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
     VersionChecksum,
     deleted_record_counts,
     render_checksum,
 )
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit.checksums import state_of
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder
 

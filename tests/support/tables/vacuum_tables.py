@@ -11,12 +11,12 @@ from typing import Any
 from delta_maintenance.address import Address
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations import vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult, VacuumSurvey
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.tables.actions import Action, metadata, protocol
 from tests.support.tables.table_builder import Line, TableBuilder
 

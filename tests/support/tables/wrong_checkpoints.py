@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from delta_maintenance.protocol.actions.deletion_vectors import encode_bitmap, z85_encode
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.protocol.actions import encode_bitmap, z85_encode
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.storage.core import Store
 from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import parquet
 from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder

@@ -15,9 +15,8 @@ from delta_maintenance.table.commit.beside_writers import (
 )
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
+from delta_maintenance.table.read import Snapshot, Table
 from delta_maintenance.table.read.log_view import VanishedFileError
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
 from tests.support.logs.transactions import NOW, TRACKED, built, races
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder

@@ -14,18 +14,17 @@ import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.protocol.commit.staged import removes_of
-from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     VersionChecksum,
     differences,
     parse_checksum,
     render_checksum,
 )
-from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash, faults
 from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import checksum_of

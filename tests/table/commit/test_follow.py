@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
+from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Landed
+from delta_maintenance.table.read import Snapshot, Table
 from delta_maintenance.table.read.log_view import VanishedFileError
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
 from tests.support.faults.fault_store import FaultStore
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder

@@ -10,8 +10,7 @@ import pytest
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.table.commit.idempotency import EarlierCommit, commit_after, commit_since
 from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Snapshot, Table
 from tests.support.faults.fault_store import FaultStore
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, MINUTE_MS, TableBuilder

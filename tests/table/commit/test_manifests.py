@@ -21,9 +21,9 @@ from delta_maintenance.operations import set_properties
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum.held_files import files_in_manifests
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.s3.store import S3Store
 from delta_maintenance.table.commit.manifests import MANIFESTS, write_manifests
 from delta_maintenance.table.commit.outcome import Landed

@@ -14,11 +14,11 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.protocol.commit.conflicts import Rule
-from delta_maintenance.storage.core.base import Put, Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash, faults
 from tests.support.logs.transactions import (
     RacedStore,

@@ -15,7 +15,7 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.actions.model import Protocol
+from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.commit.conflicts import BACKFILL, Rule
 from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
 from delta_maintenance.table.commit.outcome import Conflicted, Landed, Superseded

@@ -17,12 +17,12 @@ import pytest
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
 from delta_maintenance.protocol.commit.conflicts import BACKFILL
 from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
-from delta_maintenance.storage.core.base import FileStatus, Put
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus, Put
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.commit.transaction import Writer as Committer
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, log_text

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.table.read.table import open_table
+from delta_maintenance.table.read import open_table
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder
 

@@ -15,12 +15,12 @@ from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import required_statistics
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.footers import FooterReader, FooterStatistics
 from delta_maintenance.table.data.parquet.footers import END_BYTES, footer_size
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field, parquet, put, source
 
 SCHEMA = {

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.data.bins import RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.carried_deletions import (

@@ -16,10 +16,10 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.schema.types import StructType, parse_schema
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.schema import StructType, parse_schema
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
+from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.data.footers import count_rows
 from tests.support.faults.fault_store import Fault, FaultStore
 from tests.support.hostile.encrypted_files import encrypted

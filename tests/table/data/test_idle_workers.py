@@ -13,7 +13,7 @@ import pytest
 from delta_maintenance.errors import CorruptTableError, StorageError
 from delta_maintenance.protocol.data_files.ordered_digest import ColumnDigest
 from delta_maintenance.protocol.data_files.row_digest import RowDigest
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import data_file_writer, read_back
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileWriter

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.parquet.footers import leaves_with_nan
 from tests.support.rewrites.arrow_features import IS_24
 from tests.support.rewrites.data_files import field, parquet

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
 from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
 

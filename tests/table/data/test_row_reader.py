@@ -23,14 +23,10 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.actions.deletion_vectors import (
-    encode_bitmap,
-    write_file,
-    z85_encode,
-)
-from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.protocol.actions import encode_bitmap, write_file, z85_encode
+from delta_maintenance.protocol.schema import parse_schema
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.rewrites.arrow_features import IS_24
 from tests.support.tables import actions as log
 from tests.support.tables.corpus_tables import CORPUS

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance.operations import optimize, recompute_stats
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import field, parquet, schema_string
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.operations.rewriting.live_columns import live_columns
 from delta_maintenance.table.evidence.doubled_files import DoubledFileSearch
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.operations.fsck_findings import look
 from tests.support.suite.play import examples
 from tests.support.tables.doubled_tables import STEPS, DoubledLog, play

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.delta_log.file_names import Encoding
+from delta_maintenance.protocol.delta_log import Encoding
 from tests.properties.model import state_of
 from tests.support.logs.checkpointed_logs import KINDS, busy, expected, leave_only_the_checkpoint
 from tests.support.stores.counting_store import CountingStore

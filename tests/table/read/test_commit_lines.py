@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.table.read import log_reader
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot, log_reader
 from tests.properties.model import replay, state_of
 from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
 from tests.support.tables.actions import (

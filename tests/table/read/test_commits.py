@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.properties.model import state_of
 from tests.support.logs.small_logs import COMMIT_1, START, everything, live, only, started
 from tests.support.tables.actions import (

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.features import supports
 from delta_maintenance.protocol.row_tracking.row_ids import draft_high_water_mark
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.tables.actions import Action, add, domain, features, metadata, protocol
 from tests.support.tables.table_builder import LOG, TableBuilder
 from tests.table.failures import fails

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.read import Snapshot
 from tests.support.stores.counting_store import CountingStore
 from tests.support.tables.actions import (
     Action,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.delta_log.last_checkpoint import render_hint
-from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus
 from tests.properties.model import replay, state_of
 from tests.support.tables.actions import add, features, metadata, remove
 from tests.support.tables.table_builder import TableBuilder

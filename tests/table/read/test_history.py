@@ -19,7 +19,7 @@ from delta_maintenance.errors import (
     NotADeltaTableError,
     VersionNotFoundError,
 )
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.tables.actions import Action, add, commit_info, features, metadata, protocol
 from tests.support.tables.table_builder import EPOCH_MS, LOG, MINUTE_MS, TableBuilder
 from tests.table.failures import fails

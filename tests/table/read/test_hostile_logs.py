@@ -11,10 +11,10 @@ import pytest
 
 from delta_maintenance.errors import MOST_BYTES, CorruptTableError, StorageError
 from delta_maintenance.operations import backfill_row_ids, checkpoint, fsck
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
-from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name, commit_name
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.delta_log import classic_checkpoint_name, commit_name
+from delta_maintenance.storage import MemoryStore
 from tests.support.suite.usage import measured
 from tests.support.tables.actions import (
     add,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.protocol.delta_log.file_names import commit_name
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.delta_log import commit_name
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed, read_text
 from delta_maintenance.table.read.segment import list_log
 

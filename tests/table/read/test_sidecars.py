@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from delta_maintenance.address import Address
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from tests.properties.model import state_of
 from tests.support.logs.checkpointed_logs import (

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import checkpoint, checksum, clean_log, fsck, vacuum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.health.inspection import describe
-from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log import checksum_name
 from delta_maintenance.protocol.delta_log.version_checksum import (
     FileSizeHistogram,
     VersionChecksum,

@@ -9,13 +9,12 @@ from typing import BinaryIO
 import pytest
 
 from delta_maintenance.errors import CorruptTableError, StorageError, VersionNotFoundError
-from delta_maintenance.storage.core.base import FileStatus
-from delta_maintenance.storage.memory import MemoryStore
-from delta_maintenance.table.read import log_reader
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import FileStatus
+from delta_maintenance.table.read import Snapshot, log_reader
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.log_file import relisting
 from delta_maintenance.table.read.log_view import VanishedFileError
-from delta_maintenance.table.read.snapshot import Snapshot
 from tests.properties.model import State, replay, state_of
 from tests.support.tables.actions import add, commit_info, features, metadata, remove
 from tests.support.tables.table_builder import LOG, TableBuilder

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import VerificationError
+from delta_maintenance.protocol.delta_log import compaction_name
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, content_of, single_value
-from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.ndjson.line_buffers import PADDING, TextLines
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.write import log_compactor

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.protocol.delta_log.file_names import LogFileKind
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.delta_log import LogFileKind
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.write.staging import publish, staging
 
 CLASSIC = "00000000000000000007.checkpoint.parquet"

@@ -11,8 +11,8 @@ import pytest
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.delta_log.checkpoint_rows import FileActionLayout
-from delta_maintenance.storage.core.base import Store
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core import Store
 from delta_maintenance.table.write import checkpoint_writer, sidecar_writer
 from delta_maintenance.table.write.checkpoint_spec import ActionFile
 from delta_maintenance.table.write.staging import publish

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    context="RunContext",
+    context="Prepared RunContext options_for",
     facts="count_text fact_lines shown size_text",
     logged_progress="LoggedProgress",
-    registry="find known",
+    registry=(
+        "AnyOperation BUILT_IN find known names operations policy_operations register "
+        "spark_operations unregister"
+    ),
 )

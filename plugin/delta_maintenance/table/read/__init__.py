@@ -1,1 +1,9 @@
 """Reading a log: log segment, replay, snapshot and history."""
+
+from delta_maintenance.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    snapshot="Snapshot",
+    table="Table open_table",
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from delta_maintenance.spark.session import JobSession
+from delta_maintenance.spark import JobSession
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
     not_due,
 )
-from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_touch import TouchOptions, operation

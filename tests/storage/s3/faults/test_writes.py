@@ -19,7 +19,7 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.rest.failure import PAUSES
-from delta_maintenance.storage.core.base import Put
+from delta_maintenance.storage.core import Put
 from delta_maintenance.storage.s3.client import S3Client
 from delta_maintenance.storage.s3.store import S3Store
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.protocol.statistics.ranks import can_be_ranked
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import RewriteSpec
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.clustering.sorter import KEY, RangeFile

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import rewrite
 from delta_maintenance.table.data.clustering.keys import Clustering
 from tests.support.rewrites.arrow_features import needs_bloom_filters

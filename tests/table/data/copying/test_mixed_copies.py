@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.protocol.actions import DeletionVectorDescriptor
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import data_file_reader
 from delta_maintenance.table.data.carried_deletions import late_deletions, without_rows
 from delta_maintenance.table.data.copying import copied_bin

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.copying import copied_bin, row_groups
 from tests.support.rewrites.data_files import ROW_ID
 from tests.support.rewrites.mixed_sources import (

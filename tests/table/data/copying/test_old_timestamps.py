@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import RewrittenBin
 from delta_maintenance.table.data.parquet.footers import CREATED_BY
 from delta_maintenance.table.data.parquet.thrift import BINARY, read_struct, struct_bytes

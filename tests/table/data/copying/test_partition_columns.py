@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from tests.support.rewrites.data_files import field, parquet
 from tests.support.rewrites.typed_rows import (
     FIELDS,

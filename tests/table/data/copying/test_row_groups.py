@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import VerificationError
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.copying import row_groups
 from delta_maintenance.table.data.parquet import footers, thrift
 from delta_maintenance.table.data.parquet.footer_reader import StoredFooter

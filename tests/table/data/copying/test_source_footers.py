@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance.protocol.actions.model import Metadata
+from delta_maintenance.protocol.actions import Metadata
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.copying import copied_bin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, OversizedFileError
 from delta_maintenance.limits import LOG_MEMORY_VARIABLE, ReadLimits
-from delta_maintenance.protocol.delta_log.file_names import classic_checkpoint_name
+from delta_maintenance.protocol.delta_log import classic_checkpoint_name
 from delta_maintenance.table.data.parquet import guarded_reading
 from delta_maintenance.table.data.parquet.guarded_reading import guarded_batches, open_footer
 from delta_maintenance.table.data.parquet.pages import MalformedPageError, read_pages

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.table.read import file_sums, summary
+from delta_maintenance.table.read import Snapshot, file_sums, summary
 from delta_maintenance.table.read.file_sums import Instants, SumMemory, sum_files
 from delta_maintenance.table.read.segment import list_entries
-from delta_maintenance.table.read.snapshot import Snapshot
 from tests.support.stores.counting_store import CountingStore
 from tests.support.suite.play import examples
 from tests.support.tables.actions import Action, add, commit_info, deletion_vector, metadata, remove

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from delta_maintenance.operations import checkpoint, checksum
-from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.health import measure
-from delta_maintenance.protocol.delta_log.file_names import checksum_name
+from delta_maintenance.protocol.delta_log import checksum_name
 from delta_maintenance.table.read import summary
 from delta_maintenance.table.read.file_sums import FileSums, Instants, sum_files
 from delta_maintenance.table.read.segment import list_entries

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from delta_maintenance.errors import NotADeltaTableError
-from delta_maintenance.protocol.delta_log.file_names import commit_name
+from delta_maintenance.protocol.delta_log import commit_name
 from delta_maintenance.table.read.log_watch import LogWatch, Sighting
 from tests.support.orchestrators.watching import watched_table
 from tests.support.stores.counting_store import CountingStore

@@ -19,8 +19,8 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.fsck import Finding
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.health import measure
-from delta_maintenance.storage.local.store import LocalStore
-from delta_maintenance.table.read.table import Table
+from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.table.read import Table
 from tests.support.servers.unity_delta import TOKEN, UnityServer, UnityTable, serve_unity
 from tests.support.tables.managed import STAGED, Managed, commit_path, live_paths
 

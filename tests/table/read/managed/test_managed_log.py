@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
-from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import find, names
+from delta_maintenance.operations.core import RunContext, find, names
 from delta_maintenance.operations.health import measure
-from delta_maintenance.storage.memory import MemoryStore
+from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.managed_log import ManagedStore
-from delta_maintenance.table.read.table import Table
 from tests.support.tables.actions import add
 from tests.support.tables.managed import LOG, Managed, commit_path, info, live_paths
 from tests.support.tables.table_builder import log_text
