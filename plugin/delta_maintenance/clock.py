@@ -40,6 +40,11 @@ def instant(epoch_ms: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
 
 
+def text(instant: datetime) -> str:
+    """Formats an instant of UTC for people, ISO 8601 to the second."""
+    return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
+
+
 def epoch_millis(instant: datetime) -> int:
     """Converts an instant to milliseconds since 1970-01-01 UTC, rounded down. It must have a time
     zone.

@@ -332,7 +332,7 @@ class CredentialSource:
         ends = credentials.expires_at
         if ends is not None and ends <= self._now():
             raise CatalogError(
-                f"the catalog vends credentials that ended at {ends:%Y-%m-%dT%H:%M:%SZ}",
+                f"the catalog vends credentials that ended at {clock.text(ends)}",
                 table=str(name),
                 remedy="compare its clock with that of this machine",
             )
@@ -368,7 +368,7 @@ class CredentialSource:
             return error.locate(table=str(self._reference.name))
         kind = CatalogUnavailableError if error.retryable else CatalogError
         return kind(
-            f"the credentials that end at {held.expires_at:%Y-%m-%dT%H:%M:%SZ} cannot be renewed: "
+            f"the credentials that end at {clock.text(held.expires_at)} cannot be renewed: "
             f"{error.problem}",
             table=str(self._reference.name),
             remedy=error.remedy,

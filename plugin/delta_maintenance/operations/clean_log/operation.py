@@ -168,7 +168,7 @@ class _Decision:
         )
         if self.commit is None:
             self._note_oldest(times)
-            return self._nothing(f"no commit is as old as {_text(self.instant)}")
+            return self._nothing(f"no commit is as old as {clock.text(self.instant)}")
         self._stop_at_holds(inventory, self.commit)
         checkpoint, passed_over = newest_sound_checkpoint(
             snapshot.log.store, listing, version=self.commit
@@ -178,7 +178,7 @@ class _Decision:
         if checkpoint is None:
             return self._nothing(
                 f"no checkpoint up to version {self.commit}, which "
-                f"{'is held' if self.held else f'was current at {_text(self.instant)}'}, is "
+                f"{'is held' if self.held else f'was current at {clock.text(self.instant)}'}, is "
                 "complete and readable"
             )
         cut_off = checkpoint.checkpoint.files
@@ -206,7 +206,7 @@ class _Decision:
         if ends_history:
             self._compare(checkpoint)
         hint = hinted_version(snapshot.log.store)
-        current = f"was current at {_text(self.instant)}"
+        current = f"was current at {clock.text(self.instant)}"
         return self._plan(
             f"{cut_off.name} is the newest complete and readable checkpoint up to version "
             f"{self.commit}, which {'is held' if self.held else current}",
@@ -294,7 +294,7 @@ class _Decision:
     def _note_oldest(self, times: Mapping[int, int]) -> None:
         if times:
             oldest = min(times)
-            time = _text(clock.instant(times[oldest]))
+            time = clock.text(clock.instant(times[oldest]))
             self.notes.append(
                 f"the file of the oldest commit, {oldest}, is from {time}; "
                 "the files of a copied table are only as old as the copy"
@@ -483,10 +483,6 @@ _STEERING = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
 )
-
-
-def _text(instant: datetime) -> str:
-    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
+from delta_maintenance import clock
 from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import duration_text
@@ -194,17 +195,15 @@ def since(
     if last is None:
         return f"no run of {name} is recorded", None
     if last - now > SKEW:
-        return f"the last {name} is recorded for {text(last)}, which is yet to come", None
+        return f"the last {name} is recorded for {clock.text(last)}, which is yet to come", None
     if now - last >= every:
-        return f"the last {name} was at {text(last)}, more than {duration_text(every)} ago", None
-    return f"the last {name} was at {text(last)}", last + every
+        return (
+            f"the last {name} was at {clock.text(last)}, more than {duration_text(every)} ago",
+            None,
+        )
+    return f"the last {name} was at {clock.text(last)}", last + every
 
 
 def requests_to_list(files: int) -> int:
     """Returns the number of requests that list this many files."""
     return -(-files // _LISTED_AT_ONCE)
-
-
-def text(instant: datetime) -> str:
-    """Formats an instant for a sentence."""
-    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from delta_maintenance import clock
+
 Facts = Mapping[str, object]
 """Facts by name, in order."""
 
@@ -96,4 +98,4 @@ def size_text(size: int) -> str:
 
 def instant_text(instant: datetime | None) -> str | None:
     """Formats an instant to the second, ISO 8601; None for None."""
-    return None if instant is None else instant.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if instant is None else clock.text(instant)

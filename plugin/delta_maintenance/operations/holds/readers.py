@@ -104,7 +104,7 @@ def _read_recorded(
     silent = _silent_since(snapshot, reader, position, now)
     if silent is not None and reader.silent_after is not None:
         note = (
-            f"{holder} {position.text} and is silent since {_text(silent)}, for longer than "
+            f"{holder} {position.text} and is silent since {clock.text(silent)}, for longer than "
             f"{duration_text(reader.silent_after)}"
         )
         if reader.release_silent:
@@ -113,7 +113,7 @@ def _read_recorded(
     needs, doubt = position.needs, position.doubt
     if _is_ahead(snapshot, position):
         needs, doubt = None, "the table does not have that version"
-    state_text = f"{position.text}, last progress {_text(clock.instant(position.changed_ms))}"
+    state_text = f"{position.text}, last progress {clock.text(clock.instant(position.changed_ms))}"
     if doubt is not None:
         state_text += f"; {doubt}"
         notes.append(
@@ -242,7 +242,3 @@ def _unusable(snapshot: Snapshot, holder: str, error: DeltaMaintenanceError) -> 
         file=error.file,
         remedy="restore the file, or remove the reader",
     )
-
-
-def _text(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
