@@ -46,11 +46,12 @@ tables:
   # - name: orders
   #   uri: s3://lake/sales/orders
   #   storage: {connection: lake}
-  #   other_writers: conditional_put      # delta-rs, Trino and the like; `spark` for Delta Spark
+  #   other_writers: conditional_put      # delta-rs, Trino, Delta Spark with our log store
 """
 _OTHER_WRITERS = """\
     # Operations that commit on S3 need to know the other writers: `conditional_put` (delta-rs,
-    # Trino and the like), `spark` or `none`.
+    # Trino, Delta Spark with the log store of `spark-stage --log-store`), `none`, or `spark` (Delta
+    # Spark without it, beside which nothing commits).
     # other_writers: conditional_put
 """
 POLICY = f"{_HEADER}{_DEFAULTS}{_LIMITS}{_EXAMPLES}"
