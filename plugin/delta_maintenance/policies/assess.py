@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from delta_maintenance import clock
 from delta_maintenance.address import Access
 from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, failure_of
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
@@ -19,7 +20,6 @@ from delta_maintenance.operations.core.assessment import (
     EvaluationContext,
     LastRun,
     block,
-    text,
 )
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
@@ -304,7 +304,7 @@ def _assess_operation(
     return replace(
         assessed,
         status="blocked",
-        reason=f"{assessed.reason}, but the maintenance hours begin at {text(opening)}",
+        reason=f"{assessed.reason}, but the maintenance hours begin at {clock.text(opening)}",
         due_at=opening,
     )
 
