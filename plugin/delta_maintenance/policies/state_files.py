@@ -63,8 +63,8 @@ class StateFile(Generic[T]):
             return None
 
     def to_bytes(self, value: T) -> bytes:
-        """Returns the content of a file. `ValueError` for texts that are no Unicode, except those
-        of a record, which is damaged with them.
+        """Returns the content of a file. `ValueError` for text that is not valid Unicode, unless it
+        is in a record: the file of a record is written, and is damaged when it is read.
         """
         if isinstance(value, Record):
             return json.dumps(value.to_json()).encode()

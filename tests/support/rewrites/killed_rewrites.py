@@ -68,6 +68,7 @@ AGAIN = {
 def cluster_in_many_commits(root: str) -> str:
     _many_commits()
     # Rows are divided between scratch files.
+    # A function in the place of the class, for this process alone.
     cluster_planning.Clustering = partial(Clustering, sort_bytes=100)  # type: ignore[assignment,misc]
     return clustered(root, workers=2)
 

@@ -38,9 +38,10 @@ under an identity of the platform. --set takes the settings of single platforms:
 docs/spark.md documents the specification of a job for other platforms."""
 
 _STAGE = """\
-Write the two files of a job, job.py and this library as a ZIP file, to a folder that a cluster can
-read, and print their addresses for spark-spec and spark-submit. With --log-store, write the jar of
-the log store for Delta Spark on S3 instead, and print its settings for spark-defaults.conf."""
+Write the two files of a job, job.py and this library as a ZIP file, to a
+folder that a cluster can read, and print their addresses for spark-spec and
+spark-submit. With --log-store, write the jar of the log store for Delta Spark
+on S3 instead, and print its settings for spark-defaults.conf."""
 
 
 def add_parser(verbs: Verbs) -> None:

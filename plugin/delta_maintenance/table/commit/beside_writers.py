@@ -56,8 +56,8 @@ def commit_beside_writers(
 
     Both are called again after a conflict, or if other writers have made all actions unnecessary;
     with `only_next`, after any commit of another writer. `stage` can return an outcome instead of a
-    transaction. Raises `CommitConflictError` if other
-    writers commit first again and again, and the errors of a transaction.
+    transaction. Raises `CommitConflictError` after `TRIES` conflicts, and the errors of a
+    transaction.
     """
     lost: Conflicted | Superseded | None = None
     for _ in range(TRIES):
