@@ -16,7 +16,12 @@ from uuid import uuid4
 
 from delta_maintenance import clock
 from delta_maintenance.address import Access, Address, CatalogKind, CatalogName
-from delta_maintenance.catalogs import Catalog, CatalogTable, VendedCredentials, open_catalog
+from delta_maintenance.catalogs.catalog import (
+    Catalog,
+    CatalogTable,
+    VendedCredentials,
+    open_catalog,
+)
 from delta_maintenance.catalogs.credentials import CredentialSource
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.settings import CatalogSettings

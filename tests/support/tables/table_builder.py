@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_maintenance.protocol.delta_log import (
+from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
     SIDECAR_DIRECTORY,
     Encoding,
@@ -35,8 +35,8 @@ from delta_maintenance.protocol.delta_log import (
     uuid_checkpoint_name,
 )
 from delta_maintenance.storage import MemoryStore, open_store
-from delta_maintenance.storage.core import Store
-from delta_maintenance.storage.local import LocalStore
+from delta_maintenance.storage.core.base import Store
+from delta_maintenance.storage.local.store import LocalStore
 from delta_maintenance.table.read import Table
 from tests.support.tables.actions import Action, checkpoint_metadata, dv_id, sidecar
 
