@@ -42,6 +42,7 @@ quick: venv ## In two minutes: lint, types, and short tests that start nothing; 
 .PHONY: quick-types quick-tests
 quick-types:
 	$(PY) -m mypy
+	$(PY) -m mypy tools
 
 quick-tests:
 	$(PY) -m ruff check
