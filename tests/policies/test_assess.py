@@ -20,7 +20,7 @@ from delta_maintenance.policies.assess import assess
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read import Table
 from tests.support.tables.actions import add, commit_info, features, metadata, remove
-from tests.support.tables.policy_tables import asked, assessed, only
+from tests.support.tables.policy_tables import EVERYTHING, asked, assessed, only
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
 DAY = timedelta(days=1)
@@ -324,6 +324,28 @@ def test_a_feature_that_forbids_an_operation_blocks_it_with_the_reason() -> None
     seen = assessed(table, checkpoint={"max_commits": 1}, vacuum=True, row_tracking=True)
     assert {each.status for each in seen.operations} == {"blocked"}
     assert all("teleportation" in each.reason for each in seen.operations)
+
+
+@pytest.mark.parametrize("writers", [None, "spark", "conditional_put", "none"])
+def test_on_s3_only_operations_that_commit_wait_for_safe_writers(writers: str | None) -> None:
+    table = grown(12)
+    rules = {"other_writers": writers, **EVERYTHING, "optimize": {"min_files_saved": 1}}
+    committing = {"upgrade-protocol", "set-properties", "backfill-row-ids", "optimize"}
+    assert not {e.operation for e in assessed(table, **rules).operations if e.status == "blocked"}
+    table.store.address = Address.parse("s3://lake/t")
+    seen = assessed(table, **rules)
+    blocked = {e.operation: e for e in seen.operations if e.status == "blocked"}
+    if writers in ("conditional_put", "none"):
+        assert not blocked
+        return
+    assert set(blocked) == committing
+    words = "are not specified" if writers is None else "could overwrite the commit; give Delta"
+    for operation in blocked.values():
+        assert words in operation.reason and "conditional_put" in operation.reason
+    due = {e.operation for e in seen.due}
+    assert {"fsck", "checkpoint", "vacuum"} <= due
+    logged = only(assessed(table, other_writers=writers, vacuum={"log_commits": True}))
+    assert logged.status == "blocked" and words in logged.reason
 
 
 def test_operations_come_in_the_order_in_which_they_run() -> None:

@@ -13,7 +13,12 @@ from datetime import datetime
 
 from delta_maintenance import clock
 from delta_maintenance.address import Access
-from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, failure_of
+from delta_maintenance.errors import (
+    CorruptTableError,
+    DeltaMaintenanceError,
+    RefusedError,
+    failure_of,
+)
 from delta_maintenance.operations.clean_log.policy import CleanLogRule
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
@@ -23,6 +28,7 @@ from delta_maintenance.operations.core.assessment import (
 )
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find, policy_operations
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.holds.models import HeldBack, Holders
@@ -31,6 +37,7 @@ from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.models import Assessment
+from delta_maintenance.table.commit.other_writers import require_declared_writers
 from delta_maintenance.table.read.file_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -290,11 +297,11 @@ def _assess_operation(
         assessed = due(context)
     except DeltaMaintenanceError as error:
         # The plan would be refused, and only a change of the table or of its policy helps.
-        return block(record.name, "; ".join(filter(None, (error.problem, error.remedy))))
+        return block(record.name, _problem_and_remedy(error))
     if assessed is None or assessed.status != "due":
         return assessed
     assessed = replace(assessed, needs_approval=record.name in rules.approval)
-    problem = _refusal(context, record)
+    problem = _refusal(context, record) or _unsafe_commit(context, record, assessed.options)
     if problem is not None:
         return replace(assessed, status="blocked", reason=f"{assessed.reason}, but {problem}")
     hours = rules.hours
@@ -314,3 +321,20 @@ def _refusal(context: EvaluationContext, record: AnyOperation) -> str | None:
     refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
     return problem or record.is_held_by(context.last_runs.values())
+
+
+def _unsafe_commit(
+    context: EvaluationContext, record: AnyOperation, options: Record | None
+) -> str | None:
+    """Returns why another writer could overwrite a commit of the operation, with the remedy."""
+    if options is None or not record.may_commit_on_s3(options):
+        return None
+    try:
+        require_declared_writers(context.snapshot.table, context.rules.other_writers)
+    except RefusedError as error:
+        return _problem_and_remedy(error)
+    return None
+
+
+def _problem_and_remedy(error: DeltaMaintenanceError) -> str:
+    return "; ".join(filter(None, (error.problem, error.remedy)))

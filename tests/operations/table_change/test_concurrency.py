@@ -144,7 +144,7 @@ def test_on_s3_the_other_writers_are_required(kind: str) -> None:
         options = SetPropertiesOptions(
             properties={"delta.checkpointInterval": "5"}, other_writers="spark"
         )
-        with pytest.raises(RefusedError, match="overwrites"):
+        with pytest.raises(RefusedError, match="could overwrite"):
             set_properties.plan(table.open().snapshot(), options, context=RunContext.at(NOW))
     else:
         plan = plan_upgrade(table.open(), "deletionVectors")

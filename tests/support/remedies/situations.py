@@ -463,7 +463,7 @@ SITUATIONS: Mapping[str, Situation] = {
         _s3_writers(None, "none"),
     ),
     "spark-on-s3": Situation(
-        "Delta Spark overwrites commits on S3",
+        "Delta Spark writes this table on S3",
         "Delta Spark has the log store, as in tests/oracle/log_store, and other_writers says so",
         _s3_writers("spark", "conditional_put"),
     ),

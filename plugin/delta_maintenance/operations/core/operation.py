@@ -134,6 +134,8 @@ class OperationRecord(Generic[O, P, R]):
     effects: Effects = field(default_factory=Effects)
     only_reads: Callable[[O], bool] = lambda _: False
     """Returns whether the operation has none of its effects with these Options."""
+    commits_on_s3: Callable[[O], bool] = lambda _: True
+    """Returns whether an operation that can add versions does so on S3 with these Options."""
     runs_on_corrupt: bool = False
     """Whether a policy may run it on a table that was found corrupt, because it examines, repairs
     or protects the table."""
@@ -223,6 +225,11 @@ class OperationRecord(Generic[O, P, R]):
     def asks_for_writers(self) -> bool:
         """Whether it has an option for the other writers of the table."""
         return has_field(self.options, "other_writers")
+
+    def may_commit_on_s3(self, options: O) -> bool:
+        """Returns whether it may add versions to a table on S3 with these Options."""
+        commits = self.effects.commits and self.commits_on_s3(options)
+        return commits and not self.only_reads(options)
 
     def conclusion(self, result: R) -> Conclusion:
         """Returns the conclusion of a Result."""

@@ -324,6 +324,7 @@ RECORD = OperationRecord(
         "nothing-to-do": Outcome.NOTHING_TO_DO,
     },
     effects=Effects(commits=True, deletes=True),
+    commits_on_s3=lambda options: options.log_commits is True,
     requires=("vacuum",),
     spark=SparkPart(engine="delta_maintenance.spark.vacuum:SparkVacuum", plans_by_job=True),
     policy=PolicyPart(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from delta_maintenance.address import Address, StoreKind
+from delta_maintenance.address import StoreKind
 from delta_maintenance.errors import CommitConflictError, RefusedError, locating
 from delta_maintenance.protocol.actions.model import CommitInfo, DomainMetadata
 from delta_maintenance.protocol.commit.conflicts import Conflict, Rule
@@ -18,7 +18,7 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.other_writers import OtherWriters, require_declared_writers
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_consistent
@@ -39,7 +39,7 @@ def require_committable(
     """
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
     with locating(table=table, version=version):
-        _require_declared_writers(table, other_writers)
+        require_declared_writers(table, other_writers)
         # The caller is responsible for the features that this commit drops.
         require_supported(
             without_features(protocol, drops), kind_of(actions), table=table, version=version
@@ -77,23 +77,6 @@ def require_no_external_log(store: Store) -> None:
             file=trace.path,
             remedy="commit through Delta Spark, or remove the folder once no writer uses DynamoDB",
         )
-
-
-def _require_declared_writers(table: str, other_writers: OtherWriters | None) -> None:
-    on_s3 = Address.parse(table).kind is StoreKind.S3
-    if not on_s3 or other_writers in ("conditional_put", "none"):
-        return
-    if other_writers == "spark":
-        raise RefusedError(
-            "Delta Spark overwrites commits on S3 that were put while it was committing",
-            remedy="give Delta Spark the log store of spark-stage --log-store and set "
-            "other_writers to conditional_put, or make the change in Spark",
-        )
-    raise RefusedError(
-        "the other writers of this table on S3 are not specified",
-        remedy="set other_writers to conditional_put (delta-rs, Trino and similar writers), "
-        "spark, or none",
-    )
 
 
 def _require_no_draft(snapshot: Snapshot, actions: StagedActions) -> None:
