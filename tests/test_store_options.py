@@ -10,7 +10,7 @@ from delta_maintenance.address import StoreKind
 from delta_maintenance.storage.azure.options import AzureOptions
 from delta_maintenance.storage.gcs.client import GCSOptions
 from delta_maintenance.storage.hdfs.options import NativeOptions, WebHdfsOptions
-from delta_maintenance.storage.s3.client import S3Options
+from delta_maintenance.storage.s3 import S3Options
 from delta_maintenance.store_options import OPTIONS, Exposure, spellings_exposed
 
 READ_BY_THE_PARSER_ALONE = {"allow_http", "connection_string", "name_nodes", "token"}

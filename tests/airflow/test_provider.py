@@ -14,8 +14,7 @@ import jsonschema
 import pytest
 from airflow.sdk import BaseOperatorLink
 
-from delta_maintenance.operations.core import BUILT_IN, find
-from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core import BUILT_IN, find, flag_fields
 from delta_maintenance_airflow import __version__, operators, sensors, triggers
 from delta_maintenance_airflow.operators.descriptions import class_name
 from delta_maintenance_airflow.provider_info import get_provider_info

@@ -13,7 +13,7 @@ from delta_maintenance.catalogs import Catalog, open_catalog
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, InvalidRequestError
-from delta_maintenance.rest.client import HttpSession
+from delta_maintenance.rest import HttpSession
 from tests.catalogs.test_listing import listed
 from tests.support.catalogs.catalog_server import CatalogServer, Refusal
 from tests.support.catalogs.unity_server import UnityServer

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 import pytest
 
 from delta_maintenance.cli.main import verbs
-from delta_maintenance.storage.azure.client import AzureClient
+from delta_maintenance.storage.azure import AzureClient
 from delta_maintenance.storage.gcs.client import GCSClient
-from delta_maintenance.storage.s3.client import S3Client
+from delta_maintenance.storage.s3 import S3Client
 from tests.support.hostile.canaries import OPTIONS, SECRET, echo, hang_up
 from tests.support.servers.loopback import Reply, Request, serve
 

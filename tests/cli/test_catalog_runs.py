@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
-from delta_maintenance.catalogs.credentials import source_of
+from delta_maintenance.catalogs import source_of
 from delta_maintenance.catalogs.http import client
 from delta_maintenance.cli import output
 from delta_maintenance.cli.main import main

@@ -11,7 +11,7 @@ import pytest
 
 from delta_maintenance.policies.tree_search import tables_in_first
 from delta_maintenance.storage import MemoryStore, open_store
-from delta_maintenance.storage.core.listing import EntryKind, tree_of
+from delta_maintenance.storage.core import EntryKind, tree_of
 from tests.support.emulators.s3_server import S3Server
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder

@@ -22,8 +22,7 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions, Checkpoin
 from delta_maintenance.operations.fsck import FindingCount, FsckOptions, FsckResult
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.options import parse_options
-from delta_maintenance.submission import APPLICATION, JobSpec
-from delta_maintenance.submission.spark_submit import find_spark_home
+from delta_maintenance.submission import APPLICATION, JobSpec, find_spark_home
 from tests.support.catalogs.in_memory import catalog_table, use_catalogs
 from tests.support.tables.sound_tables import SoundTable
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.catalogs.credentials import source_of
+from delta_maintenance.catalogs import source_of
 from delta_maintenance.cli.main import main
 from delta_maintenance.storage import open_store
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse

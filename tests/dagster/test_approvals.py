@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from delta_maintenance.policies.approval import PendingPlan
+from delta_maintenance.policies import PendingPlan
 from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from delta_maintenance.ledger import LedgerTable
-from delta_maintenance.operations.core.freed import Freed
+from delta_maintenance.operations.core import Freed
 from delta_maintenance.policies import OperationOutcome, RunResult
 from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.storage import open_store

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.rest import failure as request_failure
-from delta_maintenance.storage.s3.client import S3Client
+from delta_maintenance.storage.s3 import S3Client
 from tests.support.servers.silence import serve_silence
 
 Load = Callable[..., dg.Definitions]

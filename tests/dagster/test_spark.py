@@ -19,9 +19,7 @@ import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.definition.rules import SparkRule
-from delta_maintenance.submission import JobSpec
-from delta_maintenance.submission.job_report import DriverLine
-from delta_maintenance.submission.spark_submit import DriverProcess
+from delta_maintenance.submission import DriverLine, DriverProcess, JobSpec
 from delta_maintenance_dagster import DeltaSparkResource
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.table_builder import TableBuilder

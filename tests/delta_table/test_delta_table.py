@@ -18,8 +18,7 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.delta_table.methods import operation_method
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError, RefusedError
 from delta_maintenance.ledger import LedgerTable
-from delta_maintenance.operations.core import BUILT_IN, find, register, unregister
-from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core import BUILT_IN, find, flag_fields, register, unregister
 from delta_maintenance.operations.optimize import OptimizePlan, OptimizeResult
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage import open_store

@@ -15,10 +15,9 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.errors import StorageError
 from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.ledger.rows import Origin, rows_of
-from delta_maintenance.operations.core.freed import Freed, freed_bytes, unfreed_texts
-from delta_maintenance.policies import OperationOutcome, RunResult, assess_table
+from delta_maintenance.operations.core import Freed, freed_bytes, unfreed_texts
+from delta_maintenance.policies import OperationOutcome, RunEnvironment, RunResult, assess_table
 from delta_maintenance.policies.definition import Policy, PolicyTable
-from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.core import DeletedBytes

@@ -17,10 +17,15 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.recording import Recorder
 from delta_maintenance.ledger.rows import Origin, rows_of
-from delta_maintenance.policies import LastRun, OperationOutcome, RunResult, assess_table
+from delta_maintenance.policies import (
+    LastRun,
+    OperationOutcome,
+    RunEnvironment,
+    RunResult,
+    assess_table,
+)
 from delta_maintenance.policies.definition import Policy, load_policy
 from delta_maintenance.policies.discovery import discover
-from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import MemoryStore, open_store
 from delta_maintenance.table.read import Table

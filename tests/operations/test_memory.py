@@ -34,14 +34,13 @@ from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files import DataFileLayout
 from delta_maintenance.spark.fsck import FileReading, RowIdReading
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.rewriting import BinTask
 from delta_maintenance.spark.statistics import FooterReading
 from delta_maintenance.storage import open_store
-from delta_maintenance.table.data import footers
-from delta_maintenance.table.data.bins import Bin, RewriteSpec
+from delta_maintenance.table.data import Bin, RewriteSpec, footers
 from delta_maintenance.table.data.footers import RowCounts
 from delta_maintenance.table.read import Table
 from tests.support.hostile.large_contents import INPUTS, NUMBERS, TEXTS, content, written

@@ -17,14 +17,14 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.operations.fsck.examination import examine
-from delta_maintenance.protocol.delta_log import checksum_name
-from delta_maintenance.protocol.delta_log.version_checksum import (
+from delta_maintenance.protocol.delta_log import (
     VersionChecksum,
+    checksum_name,
     parse_checksum,
     render_checksum,
 )
+from delta_maintenance.table.commit import Transaction
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.commit.transaction import Transaction
 from tests.support.oracle.delta_spark import DeltaSpark
 from tests.support.oracle.delta_spark_tables import copy, create
 

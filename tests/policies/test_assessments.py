@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError, StorageError
-from delta_maintenance.operations.core.freed import Freed, freed_bytes
+from delta_maintenance.operations.core import Freed, freed_bytes
 from delta_maintenance.policies import (
     HISTORY,
     MAX_BYTES,

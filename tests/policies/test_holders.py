@@ -17,7 +17,7 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import clean_log, vacuum
 from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.core import RunContext
-from delta_maintenance.operations.holds.models import Holders
+from delta_maintenance.operations.holds import Holders
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies import LastRun, RunResult, assess_table
 from delta_maintenance.policies.approval import ApprovedPlan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
+from delta_maintenance.protocol.delta_log import most_sidecars
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.read import Table
 from tests.properties.model import State, replay, state_of

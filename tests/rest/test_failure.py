@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.rest.failure import PATIENCE, PAUSES, patiently
-from delta_maintenance.storage.s3.client import S3Failure
+from delta_maintenance.storage.s3 import S3Failure
 
 NO_ANSWER = S3Failure(status=None, code="ReadTimeoutError", detail="")
 

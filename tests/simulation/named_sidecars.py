@@ -14,7 +14,7 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.actions import Sidecar
-from delta_maintenance.protocol.delta_log.sidecars import SidecarSummary, stated_summary
+from delta_maintenance.protocol.delta_log import SidecarSummary, stated_summary
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
 from delta_maintenance.table.read import Snapshot, Table

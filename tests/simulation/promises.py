@@ -34,7 +34,7 @@ from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
 from delta_maintenance.operations.expire import ExpireOptions
-from delta_maintenance.operations.holds.models import Holders, Reader
+from delta_maintenance.operations.holds import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.protocol.vacuum import deletion_vector_paths

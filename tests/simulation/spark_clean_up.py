@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from delta_maintenance.storage.core import Store
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read import Checkpoint, list_log
 from tests.support.tables.table_builder import LOG
 
 DAY_MS = 86_400_000

@@ -20,9 +20,7 @@ from delta_maintenance.operations import checkpoint, clean_log
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.table.read import Snapshot, Table
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read import Checkpoint, Snapshot, Table, list_log
 from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 from tests.support.faults.fault_store import FaultStore, Step
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded

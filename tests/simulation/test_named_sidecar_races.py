@@ -27,10 +27,8 @@ from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.table.evidence import contradictions
-from delta_maintenance.table.read import Snapshot, Table
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
+from delta_maintenance.table.read import Checkpoint, Snapshot, Table, list_log
 from delta_maintenance.table.read.log_view import Evidence
-from delta_maintenance.table.read.segment import list_log
 from tests.simulation.named_sidecars import NamedSidecars
 from tests.simulation.spark_clean_up import SIDECARS
 from tests.simulation.test_checkpoint_window import Stage, Steps

@@ -24,9 +24,7 @@ from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.delta_log import LogFileKind, commit_name, parse_log_file_name
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
-from delta_maintenance.table.read import Table
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read import Checkpoint, Table, list_log
 from tests.simulation.spark_clean_up import DAY_MS, SIDECARS, spark_clean_up
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.stores.interleaving import Schedule, ScheduledStore, single_threaded

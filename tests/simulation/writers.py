@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
+from delta_maintenance.protocol.commit import removes_of, staged_adds
 from delta_maintenance.storage.core import Store
+from delta_maintenance.table.commit import Transaction
+from delta_maintenance.table.commit import Writer as Committer
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.commit.transaction import Transaction
-from delta_maintenance.table.commit.transaction import Writer as Committer
 from delta_maintenance.table.read import Snapshot, Table
 from tests.properties.model import State
 from tests.simulation.actors import Actor

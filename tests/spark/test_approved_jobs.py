@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from delta_maintenance import clock, open_table
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies import ApprovedPlan
 from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.spark import job

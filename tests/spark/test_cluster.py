@@ -29,9 +29,7 @@ from delta_maintenance.operations.checkpoint import CheckpointResult
 from delta_maintenance.operations.optimize import OptimizeResult
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult
 from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.submission import JobSpec
-from delta_maintenance.submission.job_report import JobReport
-from delta_maintenance.submission.spark_submit import library_zip
+from delta_maintenance.submission import JobReport, JobSpec, library_zip
 from tests.support.emulators.s3_server import S3Server
 from tests.support.hostile.exposure import watched
 from tests.support.logs.sidecar_rows import sidecar_rows

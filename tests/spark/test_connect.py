@@ -18,7 +18,7 @@ from delta_maintenance import clock
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.checkpoint import CheckpointResult
 from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.submission.job_report import JobReport
+from delta_maintenance.submission import JobReport
 from delta_maintenance.table.read import Table
 from tests.support.rewrites.repeated_row_ids import DEFECTS, defective
 from tests.support.rewrites.rewritten_tables import Rewritten

@@ -20,10 +20,15 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.spark import executor_options, job
 from delta_maintenance.spark.rewriting import _lost
-from delta_maintenance.submission import APPLICATION, JobSpec
-from delta_maintenance.submission.job_report import JobError, JobReport, read_report
-from delta_maintenance.submission.spark_submit import submit_command
-from delta_maintenance.table.data.bins import Bin
+from delta_maintenance.submission import (
+    APPLICATION,
+    JobError,
+    JobReport,
+    JobSpec,
+    read_report,
+    submit_command,
+)
+from delta_maintenance.table.data import Bin
 from delta_maintenance.table.progress import Progress
 
 SPEC = JobSpec(

@@ -29,7 +29,7 @@ from delta_maintenance.spark.rewriting import BinTask, SparkRewriting, groups
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.submission import JobSpec
 from delta_maintenance.table.commit.manifests import manifest_path
-from delta_maintenance.table.data.bins import Bin
+from delta_maintenance.table.data import Bin
 from delta_maintenance.table.read import Table
 from tests.operations.test_symlink_manifests import ENABLED, expected
 from tests.support.rewrites.data_files import DataTable, field, source

@@ -14,8 +14,7 @@ import deltalake
 import pyarrow as pa
 
 import delta_maintenance
-from delta_maintenance.policies import AssessmentStore
-from delta_maintenance.policies.leases import Leases
+from delta_maintenance.policies import AssessmentStore, Leases
 
 from .conftest import Airflow
 

@@ -14,7 +14,7 @@ from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.hdfs.store import HdfsStore
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.options import options_over
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Store
 from tests.support.emulators.s3_server import S3Server
 
 

@@ -10,15 +10,14 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
-from delta_maintenance.rest.client import HttpSession
-from delta_maintenance.storage.azure.client import AzureClient
+from delta_maintenance.rest import HttpSession
+from delta_maintenance.storage.azure import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import AzureStore
 from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.gcs.client import GCSClient, GCSOptions
 from delta_maintenance.storage.gcs.store import GCSStore
-from delta_maintenance.storage.s3.client import S3Client, S3Options
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Client, S3Options, S3Store
 from delta_maintenance.table.read import Table
 from tests.support.emulators.azure_server import ACCOUNT, AzureServer
 from tests.support.emulators.gcs_server import GCSServer

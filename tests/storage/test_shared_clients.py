@@ -11,7 +11,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
-from delta_maintenance.storage.s3.client import S3Options
+from delta_maintenance.storage.s3 import S3Options
 from tests.support.emulators.s3_server import serve_s3
 
 KEYS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "region": "eu-west-1"}

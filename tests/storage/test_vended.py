@@ -10,16 +10,16 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
-from delta_maintenance.catalogs.credentials import source_of
+from delta_maintenance.catalogs import source_of
 from delta_maintenance.catalogs.reference import locate
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, RefusedError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.rest.client import Answer
+from delta_maintenance.rest import Answer
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.addresses import SharedClients
-from delta_maintenance.storage.azure.client import AzureClient
+from delta_maintenance.storage.azure import AzureClient
 from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.storage.options import parse_options
 from delta_maintenance.table.read import open_table

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 import pytest
 
 from delta_maintenance import DeltaTable
-from delta_maintenance.catalogs.credentials import source_of
+from delta_maintenance.catalogs import source_of
 from delta_maintenance.errors import CatalogError
-from delta_maintenance.rest.client import Answer, HttpSession
+from delta_maintenance.rest import Answer, HttpSession
 from delta_maintenance.storage import open_store
 from delta_maintenance.storage.gcs.client import GCSClient
 from tests.support.catalogs.catalog_server import Entry

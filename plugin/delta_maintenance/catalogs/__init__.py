@@ -12,4 +12,5 @@ __getattr__, __dir__ = lazy_names(
         "Aspect Catalog CatalogFailure CatalogListing CatalogTable ManagedCommit ManagedState "
         "PartFilter PassedOver VendedCredentials catalog_error open_catalog"
     ),
+    credentials="CredentialSource source_of",
 )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.operations.core import Freed
 from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
-from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.policies import OperationOutcome
 from delta_maintenance.policies.acknowledgements import Acknowledgement

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from delta_maintenance.operations.holds.models import HeldBack
-from delta_maintenance.policies import AssessmentEntry
-from delta_maintenance.policies.approval import PLAN_LIFE, PendingPlan, PutOff
+from delta_maintenance.operations.holds import HeldBack
+from delta_maintenance.policies import PLAN_LIFE, AssessmentEntry, PendingPlan, PutOff
 from delta_maintenance_airflow.health_page.approvals import Question, open_questions
 from tests.support.orchestrators.health_site import Elements, Site
 from tests.support.tables.assessed_tables import NOW, assessment, held, run_result, waiting

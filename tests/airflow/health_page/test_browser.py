@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from delta_maintenance.operations.core.freed import Freed
+from delta_maintenance.operations.core import Freed
 from tests.support.hostile.attacking_site import attacking_site
 from tests.support.orchestrators.contrast import poor_contrast
 from tests.support.orchestrators.health_server import (

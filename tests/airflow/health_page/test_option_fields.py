@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.operations.core import AnyOperation, find, operations
-from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core import AnyOperation, find, flag_fields, operations
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies.definition import Policy
 from delta_maintenance_airflow.health_page.option_fields import (

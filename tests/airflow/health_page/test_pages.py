@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import StorageError
-from delta_maintenance.operations.core.freed import Freed
+from delta_maintenance.operations.core import Freed
 from delta_maintenance.operations.layout import (
     ColumnLayout,
     Depths,

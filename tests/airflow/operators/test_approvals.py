@@ -11,7 +11,7 @@ import pytest
 
 from delta_maintenance import clock
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan
-from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
+from delta_maintenance.policies import ApprovedPlan, PendingPlan
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.operators import questions
 from delta_maintenance_airflow.operators.approvals import LATER, DeltaApprovalsOperator

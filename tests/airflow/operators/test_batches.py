@@ -20,9 +20,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, StorageError
-from delta_maintenance.policies import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies import AssessmentEntry, AssessmentStore, Leases
 from delta_maintenance.policies.acknowledgements import Acknowledgement
-from delta_maintenance.policies.leases import Leases
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.operators import batch_run
 from delta_maintenance_airflow.operators import policy as policy_operators

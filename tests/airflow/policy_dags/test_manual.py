@@ -12,9 +12,7 @@ import pytest
 from delta_maintenance import clock, open_table
 from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.core import RunContext, registry
-from delta_maintenance.policies import AssessmentEntry
-from delta_maintenance.policies.approval import PendingPlan
-from delta_maintenance.policies.execute import RunEnvironment
+from delta_maintenance.policies import AssessmentEntry, PendingPlan, RunEnvironment
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.health_page.option_fields import read_answer

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.policies import AssessmentEntry
-from delta_maintenance.policies.leases import Leases
+from delta_maintenance.policies import AssessmentEntry, Leases
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.operators.questions import require_valid_approval
 from delta_maintenance_airflow.settings import assessment_store

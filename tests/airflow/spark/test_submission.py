@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.submission.job_report import JobError
+from delta_maintenance.submission import JobError
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException
 from delta_maintenance_airflow.links import SparkUILink
 from delta_maintenance_airflow.operators import (

@@ -13,8 +13,7 @@ import pytest
 
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.operations.position import Position
-from delta_maintenance.policies import AssessmentStore, MaintainedVersion
-from delta_maintenance.policies.leases import Leases
+from delta_maintenance.policies import AssessmentStore, Leases, MaintainedVersion
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance_airflow.triggers import announcements
 from delta_maintenance_airflow.triggers.announcements import Announcements, CommitWatcher, Notice

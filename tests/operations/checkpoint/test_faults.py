@@ -20,8 +20,7 @@ from delta_maintenance.operations.core import RunContext
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.table.read import Table
-from delta_maintenance.table.read.segment import hinted_version
+from delta_maintenance.table.read import Table, hinted_version
 from tests.support.faults.every_fault import distinct_faults
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash
 from tests.support.logs.checkpointing import (

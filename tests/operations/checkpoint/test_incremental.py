@@ -11,8 +11,7 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core import RunContext
-from delta_maintenance.protocol.delta_log.sidecars import SCHEMA_TAG, SidecarSummary, stated_sums
-from delta_maintenance.protocol.delta_log.version_checksum import Tally
+from delta_maintenance.protocol.delta_log import SCHEMA_TAG, SidecarSummary, Tally, stated_sums
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, SIDECARS, write
 from tests.support.operations.incremental_checkpoints import (

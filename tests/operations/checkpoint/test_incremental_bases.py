@@ -19,7 +19,7 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions, Checkpoin
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions
 from delta_maintenance.protocol.columns import MembershipFilter, hash_texts
-from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, SUMS_TAG, stated_summary
+from delta_maintenance.protocol.delta_log import SUMMARY_TAG, SUMS_TAG, stated_summary
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.table.read import Table

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import random
 
-from delta_maintenance.protocol.delta_log.sidecars import most_sidecars
+from delta_maintenance.protocol.delta_log import most_sidecars
 from tests.support.logs.checkpointing import KEEP_TOMBSTONES, NOW, write
 from tests.support.operations.incremental_checkpoints import begun
 from tests.support.tables.actions import Action, add, commit_info, remove

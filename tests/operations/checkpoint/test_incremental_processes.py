@@ -24,9 +24,7 @@ from delta_maintenance.operations.checkpoint import CheckpointOptions
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.delta_log import commit_name
 from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.table.read import Table
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.segment import LogListing, list_log
+from delta_maintenance.table.read import Checkpoint, LogListing, Table, list_log
 from tests.support.tables.actions import add, features, metadata, remove
 from tests.support.tables.table_builder import EPOCH_MS, LOG, log_text
 

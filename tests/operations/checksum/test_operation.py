@@ -15,9 +15,9 @@ from delta_maintenance.errors import CorruptTableError, DeltaMaintenanceError, R
 from delta_maintenance.operations import checksum, fsck
 from delta_maintenance.operations.checksum import ChecksumOptions, ChecksumPlan, ChecksumResult
 from delta_maintenance.operations.core import RunContext
-from delta_maintenance.protocol.delta_log import checksum_name
-from delta_maintenance.protocol.delta_log.version_checksum import (
+from delta_maintenance.protocol.delta_log import (
     VersionChecksum,
+    checksum_name,
     differences,
     parse_checksum,
 )

@@ -21,7 +21,7 @@ from delta_maintenance.protocol.delta_log import (
     multipart_checkpoint_name,
     uuid_checkpoint_name,
 )
-from delta_maintenance.table.read.segment import hinted_version
+from delta_maintenance.table.read import hinted_version
 from tests.support.operations.log_clean_ups import (
     at,
     build,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance import DeltaTable
-from delta_maintenance.catalogs.credentials import source_of
+from delta_maintenance.catalogs import source_of
 from delta_maintenance.clock import now
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, RefusedError
 from delta_maintenance.operations.core import BUILT_IN, AnyOperation, find

@@ -9,7 +9,7 @@ import pytest
 
 from delta_maintenance.errors import CommitConflictError, CorruptTableError
 from delta_maintenance.protocol.features import supported_features
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit import Transaction
 from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import RacedRewrites

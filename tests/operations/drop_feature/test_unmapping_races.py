@@ -14,7 +14,7 @@ from delta_maintenance.operations.drop_feature.unmapping import remove_mapping
 from delta_maintenance.operations.rewriting import commits
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
-from delta_maintenance.table.commit.transaction import Writer
+from delta_maintenance.table.commit import Writer
 from delta_maintenance.table.data import carried_deletions
 from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault

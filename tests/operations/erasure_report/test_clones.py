@@ -25,7 +25,7 @@ from delta_maintenance.operations.erasure_report import (
     ErasureReportPlan,
     ErasureReportResult,
 )
-from delta_maintenance.operations.holds.models import Holders
+from delta_maintenance.operations.holds import Holders
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.storage.local import LocalStore
 

@@ -28,7 +28,7 @@ from delta_maintenance.operations import (
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions, ErasureReportResult
 from delta_maintenance.operations.expire import ExpireOptions
-from delta_maintenance.operations.holds.models import Holders, Reader
+from delta_maintenance.operations.holds import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.operations.purge import PurgeOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions

@@ -22,7 +22,7 @@ from delta_maintenance.operations import expire, keep_version
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult, commits
 from delta_maintenance.operations.expire.limit import limit_of
-from delta_maintenance.operations.holds.models import Holders, Reader
+from delta_maintenance.operations.holds import Holders, Reader
 from delta_maintenance.operations.keep_version import KeepVersionOptions
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.storage import MemoryStore

@@ -14,8 +14,8 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
+from delta_maintenance.policies import RunEnvironment
 from delta_maintenance.policies.definition import Policy
-from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import MemoryStore
 from tests.support.rewrites.data_files import parquet

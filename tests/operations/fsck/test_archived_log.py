@@ -18,7 +18,7 @@ from delta_maintenance.protocol.delta_log import (
     commit_name,
     compaction_name,
 )
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.table.read import Table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.operations.fsck_findings import NOW

@@ -17,6 +17,9 @@ from delta_maintenance import clock
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.protocol.delta_log import (
+    ByteRange,
+    SidecarSummary,
+    Tally,
     checksum_name,
     classic_checkpoint_name,
     commit_name,
@@ -24,12 +27,9 @@ from delta_maintenance.protocol.delta_log import (
     hadoop_checksum_name,
     multipart_checkpoint_name,
 )
-from delta_maintenance.protocol.delta_log.sidecars import ByteRange, SidecarSummary
-from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.table.commit.manifests import MANIFESTS
-from delta_maintenance.table.read.checkpoint_reader import Checkpoint
-from delta_maintenance.table.read.segment import list_log
+from delta_maintenance.table.read import Checkpoint, list_log
 from tests.support.operations.fsck_findings import (
     ROW_ID_COLUMNS,
     VECTOR_FILE,

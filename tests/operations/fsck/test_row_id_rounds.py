@@ -21,7 +21,7 @@ from delta_maintenance.operations.fsck.checks.row_ids import (
     RowIdReader,
 )
 from delta_maintenance.operations.fsck.findings import Findings
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files import DataFileLayout
 from delta_maintenance.protocol.row_tracking.row_ids import UsedRowIds
 from delta_maintenance.protocol.schema import StructType
 from delta_maintenance.storage import MemoryStore

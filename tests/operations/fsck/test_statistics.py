@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.fsck import FsckOptions, FsckPlan
-from delta_maintenance.policies.execute import RunEnvironment
+from delta_maintenance.policies import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.table.read import Table
 from tests.operations.recompute_stats.test_values import SINGLES

@@ -10,12 +10,12 @@ import pytest
 from delta_maintenance.errors import InvalidRequestError, RefusedError, VersionNotFoundError
 from delta_maintenance.operations import clean_log, keep_version
 from delta_maintenance.operations.core import RunContext
+from delta_maintenance.operations.holds import Holders, KeptVersion
 from delta_maintenance.operations.holds.kept_versions import (
     KEPT_VERSIONS,
     read_kept_versions,
     write_kept_version,
 )
-from delta_maintenance.operations.holds.models import Holders, KeptVersion
 from delta_maintenance.operations.keep_version import KeepVersionOptions, KeepVersionResult
 from delta_maintenance.table.read import Table
 from tests.support.operations.log_clean_ups import build, clean, day, plan

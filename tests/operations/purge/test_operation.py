@@ -14,8 +14,8 @@ import pytest
 from delta_maintenance.operations import drop_feature, purge, set_properties
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.core.facts import instant_text
+from delta_maintenance.operations.holds import KeptVersion
 from delta_maintenance.operations.holds.kept_versions import KEPT_VERSIONS, write_kept_version
-from delta_maintenance.operations.holds.models import KeptVersion
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan, PurgeResult
 from delta_maintenance.storage.core import Store
 from delta_maintenance.table.read import Table

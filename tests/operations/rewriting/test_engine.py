@@ -18,7 +18,7 @@ from delta_maintenance.operations.rewriting import engine
 from delta_maintenance.operations.rewriting.engine import BinOutcome, LocalEngine
 from delta_maintenance.operations.rewriting.run import RewriteRun
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.table.data.bins import Bin, RewriteSpec
+from delta_maintenance.table.data import Bin, RewriteSpec
 from delta_maintenance.table.parallel import IdleWorkers
 from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field

@@ -12,7 +12,7 @@ from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.rewriting import new_files
 from delta_maintenance.operations.rewriting.models import Reader
-from delta_maintenance.table.data.data_file_writer import GROUP_BYTES
+from delta_maintenance.table.data import GROUP_BYTES
 from delta_maintenance.table.read import Table
 from tests.support.rewrites.data_files import DataTable, field
 from tests.support.rewrites.rewritten_tables import NOW, ids

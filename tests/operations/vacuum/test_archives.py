@@ -24,13 +24,13 @@ from delta_maintenance.operations.vacuum.candidates import (
     not_archived,
 )
 from delta_maintenance.protocol.vacuum import VisibilityRules
-from delta_maintenance.rest.client import Answer
+from delta_maintenance.rest import Answer
 from delta_maintenance.rest.failure import storage_error
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.storage.azure.client import AzureFailure
+from delta_maintenance.storage.azure import AzureFailure
 from delta_maintenance.storage.azure.store import _page
-from delta_maintenance.storage.core.listing import STATUSES, TREE, EntryKind
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.core import STATUSES, TREE, EntryKind
+from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.table.read import Table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.tables.actions import add, metadata, protocol, remove

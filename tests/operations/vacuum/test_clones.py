@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
-from delta_maintenance.operations.holds.models import Holders
+from delta_maintenance.operations.holds import Holders
 from delta_maintenance.protocol.actions import STORED_ABSOLUTE
 from delta_maintenance.storage import MemoryStore
 from tests.support.operations.vacuum_cases import VECTOR, removed

@@ -19,7 +19,7 @@ from delta_maintenance.operations.vacuum.deletion import (
 )
 from delta_maintenance.protocol.vacuum import Mask
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.storage.core.listing import STATUSES
+from delta_maintenance.storage.core import STATUSES
 from delta_maintenance.storage.local import LocalStore
 
 

@@ -32,8 +32,7 @@ from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumResult, VacuumSurvey
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.storage.core import Store
-from delta_maintenance.storage.core.listing import Skip
+from delta_maintenance.storage.core import Skip, Store
 from delta_maintenance.table.read import Table
 from tests.support.faults import every_fault
 from tests.support.faults.every_fault import Files, files_of, play_faults

@@ -16,7 +16,7 @@ from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.table.read import Table
 from tests.support.emulators.s3_server import S3Server
 from tests.support.tables.actions import add, metadata, protocol

@@ -20,7 +20,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.operations import checkpoint, clean_log, optimize, vacuum
 from delta_maintenance.operations.clean_log import CleanLogOptions
 from delta_maintenance.operations.core import RunContext
-from delta_maintenance.operations.holds.models import Holders, Reader
+from delta_maintenance.operations.holds import Holders, Reader
 from delta_maintenance.operations.optimize import OptimizeOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
 from tests.oracle.holders.test_streams import Stream

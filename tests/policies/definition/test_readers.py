@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from delta_maintenance.address import StoreKind
 from delta_maintenance.operations.core import options_for
-from delta_maintenance.operations.holds.models import KeptVersion, Reader
+from delta_maintenance.operations.holds import KeptVersion, Reader
 from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 

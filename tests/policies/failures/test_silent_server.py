@@ -16,7 +16,7 @@ from delta_maintenance.ledger import recording
 from delta_maintenance.policies import clones as clones_module
 from delta_maintenance.policies.lanes import Job
 from delta_maintenance.rest import failure as request_failure
-from delta_maintenance.storage.s3.client import S3Client
+from delta_maintenance.storage.s3 import S3Client
 from tests.support.operations.vacuum_cases import removed
 from tests.support.servers.silence import serve_silence
 from tests.support.tables.actions import add, metadata, protocol

@@ -15,7 +15,7 @@ from delta_maintenance import DeltaTable, clock
 from delta_maintenance.cli.main import main
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.holds.models import Holders, KeptVersion
+from delta_maintenance.operations.holds import Holders, KeptVersion
 from delta_maintenance.policies import RunResult
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition import Policy, PolicyTable

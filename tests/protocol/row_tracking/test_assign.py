@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.commit.staged import staged_adds
+from delta_maintenance.protocol.commit import staged_adds
 from delta_maintenance.protocol.row_tracking.row_ids import assign_row_ids
 from tests.support.tables.actions import add
 

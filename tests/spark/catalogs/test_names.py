@@ -12,8 +12,7 @@ from delta_maintenance import errors
 from delta_maintenance.errors import InvalidRequestError, StorageError, name_at, remember_name
 from delta_maintenance.spark import executor_options, job
 from delta_maintenance.storage import open_store
-from delta_maintenance.submission import JobSpec
-from delta_maintenance.submission.job_report import read_report
+from delta_maintenance.submission import JobSpec, read_report
 from tests.cli.test_policies import neglected
 
 NAME = "uc://prod.sales.orders"

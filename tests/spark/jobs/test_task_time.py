@@ -14,14 +14,13 @@ from pyspark.sql import SparkSession
 from delta_maintenance import DeltaTable, clock, open_table
 from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.ledger.rows import Origin, rows_of
+from delta_maintenance.policies import RunEnvironment
 from delta_maintenance.policies.definition import Policy
-from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.run import run
 from delta_maintenance.spark import TaskTime, job
 from delta_maintenance.storage import open_store
-from delta_maintenance.submission import JobSpec
-from delta_maintenance.submission.job_report import JobReport
+from delta_maintenance.submission import JobReport, JobSpec
 from tests.support.tables.overdue_tables import overdue_table
 
 pytestmark = pytest.mark.spark

@@ -20,7 +20,7 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
-from delta_maintenance.rest.client import Answer
+from delta_maintenance.rest import Answer
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from delta_maintenance.storage.azure.store import BLOCK_BLOB, AzurePut, AzureStore

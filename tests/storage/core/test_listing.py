@@ -34,7 +34,7 @@ from delta_maintenance.storage.gcs.store import GCSStore
 from delta_maintenance.storage.local import LocalStore
 from delta_maintenance.storage.local import walk as local_tree
 from delta_maintenance.storage.local.descriptors import OpenDirectories
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.testing.store_contract import ODD_NAMES, UNCLEAN_PATHS
 
 SERVED = [pytest.param(name, marks=pytest.mark.server) for name in ("s3", "gcs", "azure")]

@@ -13,12 +13,12 @@ import pytest
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations import erasure_report
 from delta_maintenance.operations.erasure_report import ErasureReportOptions
-from delta_maintenance.rest.client import Answer
+from delta_maintenance.rest import Answer
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.azure.listing import AzureOldVersions
 from delta_maintenance.storage.core import OldVersions
 from delta_maintenance.storage.gcs.old_versions import GCSOldVersions
-from delta_maintenance.storage.s3.client import S3Failure
+from delta_maintenance.storage.s3 import S3Failure
 from delta_maintenance.storage.s3.old_versions import S3OldVersions
 from delta_maintenance.table.read import Table
 from tests.support.tables.actions import metadata, protocol

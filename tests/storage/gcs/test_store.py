@@ -16,7 +16,7 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
-from delta_maintenance.rest.client import Answer
+from delta_maintenance.rest import Answer
 from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.storage.gcs.client import GCSClient, GCSFailure, GCSOptions
 from delta_maintenance.storage.gcs.store import GCSPut, GCSStore

@@ -25,7 +25,7 @@ from delta_maintenance.errors import (
     StorageAccessError,
     StorageError,
 )
-from delta_maintenance.rest.client import HttpSession
+from delta_maintenance.rest import HttpSession
 from delta_maintenance.storage import Put, open_store
 from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.hdfs.options import WebHdfsOptions

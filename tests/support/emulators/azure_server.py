@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from delta_maintenance.storage.azure.client import AzureClient
+from delta_maintenance.storage.azure import AzureClient
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
 from tests.support.servers.endings import end_process
 

@@ -22,8 +22,7 @@ from typing import BinaryIO, Literal, TypeVar
 import pyarrow as pa
 
 from delta_maintenance.errors import CommitUnknownError, StorageError
-from delta_maintenance.storage.core import FileStatus, Put, Store
-from delta_maintenance.storage.core.listing import Skip
+from delta_maintenance.storage.core import FileStatus, Put, Skip, Store
 
 Answer = TypeVar("Answer")
 StepKind = Literal[

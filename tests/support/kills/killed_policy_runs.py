@@ -7,10 +7,14 @@ from functools import partial
 from pathlib import Path
 
 from delta_maintenance import clock, open_table
-from delta_maintenance.policies import AssessmentEntry, AssessmentStore, RunResult
+from delta_maintenance.policies import (
+    AssessmentEntry,
+    AssessmentStore,
+    Leases,
+    RunEnvironment,
+    RunResult,
+)
 from delta_maintenance.policies.definition import Policy
-from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.leases import Leases
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage.local import LocalStore
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read import UnusableCheckpointError
 from tests.properties.model import State, replay, state_of
 from tests.support.tables.actions import (
     Action,

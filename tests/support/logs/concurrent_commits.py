@@ -9,13 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol
-from delta_maintenance.protocol.commit.conflicts import (
+from delta_maintenance.protocol.commit import (
     BACKFILL,
     Attempt,
     ConcurrentCommit,
     IsolationLevel,
-)
-from delta_maintenance.protocol.commit.staged import (
     ReadSet,
     StagedActions,
     removes_of,

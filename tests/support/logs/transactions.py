@@ -10,7 +10,7 @@ from typing import Any
 
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Put, Store
-from delta_maintenance.table.commit.transaction import Transaction, Writer
+from delta_maintenance.table.commit import Transaction, Writer
 from delta_maintenance.table.read import Snapshot, Table
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import EPOCH_MS, TableBuilder

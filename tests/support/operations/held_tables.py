@@ -12,8 +12,7 @@ from typing import Any
 from delta_maintenance import DeltaTable
 from delta_maintenance.cli.main import _parser, verbs
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.operations.core import AnyOperation, find, known, operations
-from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.operations.core import AnyOperation, find, flag_fields, known, operations
 from delta_maintenance.policies.definition import Policy, PolicyTable
 from tests.support.suite.play import some
 from tests.support.tables.actions import add, metadata, protocol, remove

@@ -13,9 +13,10 @@ from delta_maintenance.operations.checkpoint import (
     CheckpointResult,
 )
 from delta_maintenance.operations.core import RunContext
-from delta_maintenance.protocol.delta_log.sidecars import SUMMARY_TAG, _check
+from delta_maintenance.protocol.delta_log import SUMMARY_TAG
+from delta_maintenance.protocol.delta_log.sidecars import _check
 from delta_maintenance.storage.core import Store
-from delta_maintenance.table.read.segment import hinted_version
+from delta_maintenance.table.read import hinted_version
 from tests.support.logs.checkpointing import (
     KEEP_TOMBSTONES,
     NOW,

@@ -13,7 +13,7 @@ from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.delta_log import LogFileKind, parse_log_file_name
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read import UnusableCheckpointError
 from tests.support.logs.checkpointing import state_of
 from tests.support.tables.actions import Action, add, features, metadata, protocol, remove
 from tests.support.tables.table_builder import LOG, UUID, TableBuilder

@@ -9,11 +9,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from delta_maintenance.protocol.commit.staged import removes_of
+from delta_maintenance.protocol.commit import removes_of
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Put, Store
+from delta_maintenance.table.commit import Transaction
 from delta_maintenance.table.commit.outcome import Landed
-from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.read import Table
 
 Action = dict[str, Any]

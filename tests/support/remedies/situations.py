@@ -16,13 +16,13 @@ from uuid import uuid4
 
 from delta_maintenance import clock
 from delta_maintenance.address import Access, Address, CatalogKind, CatalogName
+from delta_maintenance.catalogs import CredentialSource
 from delta_maintenance.catalogs.catalog import (
     Catalog,
     CatalogTable,
     VendedCredentials,
     open_catalog,
 )
-from delta_maintenance.catalogs.credentials import CredentialSource
 from delta_maintenance.catalogs.reference import CatalogReference
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.operations import drop_feature, set_properties, vacuum
@@ -30,10 +30,9 @@ from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.set_properties import SetPropertiesOptions
 from delta_maintenance.operations.vacuum import VacuumOptions
-from delta_maintenance.policies.leases import Leases
+from delta_maintenance.policies import Leases
 from delta_maintenance.storage import MemoryStore, open_store
-from delta_maintenance.storage.s3.client import S3Client, S3Options
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Client, S3Options, S3Store
 from delta_maintenance.table.read import Table
 from tests.support.catalogs.catalog_server import CatalogServer, Entry, Refusal
 from tests.support.catalogs.unity_server import UnityServer

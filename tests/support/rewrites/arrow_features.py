@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_maintenance.table.data.data_file_writer import writes_bloom_filters
+from delta_maintenance.table.data import writes_bloom_filters
 
 IS_24 = pa.__version__.startswith("24.")
 """Whether it is the oldest supported version, which writes no lists of views, and states the

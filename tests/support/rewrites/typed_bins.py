@@ -15,13 +15,11 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions import Metadata, Protocol
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.names import FileNaming
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.protocol.data_files import DataFileLayout, FileNaming
+from delta_maintenance.protocol.statistics import StatisticsColumns
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
+from delta_maintenance.table.data import Bin, DataFileSpec, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_reader import SourceFile
-from delta_maintenance.table.data.data_file_writer import DataFileSpec
 from delta_maintenance.table.data.rewrite import rewrite_bin
 from tests.support.rewrites.data_files import (
     ROW_ID,

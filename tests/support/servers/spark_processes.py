@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pyspark
 
-from delta_maintenance.submission import JobSpec
-from delta_maintenance.submission.job_report import JobReport, read_report
-from delta_maintenance.submission.spark_submit import submit_command
+from delta_maintenance.submission import JobReport, JobSpec, read_report, submit_command
 from tests.support.servers.endings import end_process
 from tests.support.servers.ports import free_port
 

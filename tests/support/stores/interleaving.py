@@ -21,8 +21,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from delta_maintenance.storage.core import FileStatus, Put, Store
-from delta_maintenance.storage.core.listing import Skip
+from delta_maintenance.storage.core import FileStatus, Put, Skip, Store
 
 Work = Callable[[], None]
 

@@ -16,7 +16,7 @@ from delta_maintenance.operations.health.models import (
     MaintenanceSeen,
     SizeBucket,
 )
-from delta_maintenance.operations.holds.models import HeldBack
+from delta_maintenance.operations.holds import HeldBack
 from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.policies import (
     AssessedOperation,

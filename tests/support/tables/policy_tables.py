@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.policies import AssessedOperation, Assessment, RunResult
+from delta_maintenance.policies import AssessedOperation, Assessment, RunEnvironment, RunResult
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.definition import Policy, PolicyTable
-from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.run import run
 from delta_maintenance.storage import MemoryStore
 from tests.support.tables.actions import add, remove

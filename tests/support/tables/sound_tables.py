@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from delta_maintenance.protocol.actions import DeletionVectorDescriptor, write_file
-from delta_maintenance.protocol.delta_log.version_checksum import (
+from delta_maintenance.protocol.delta_log import (
     FileSizeHistogram,
     VersionChecksum,
     deleted_record_counts,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delta_maintenance.errors import CommitConflictError
-from delta_maintenance.protocol.commit.conflicts import BACKFILL
-from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
+from delta_maintenance.protocol.commit import BACKFILL, removes_of, staged_adds
 from delta_maintenance.table.commit import beside_writers
 from delta_maintenance.table.commit.beside_writers import (
     Ending,

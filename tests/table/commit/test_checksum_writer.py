@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError
-from delta_maintenance.protocol.commit.staged import removes_of
-from delta_maintenance.protocol.delta_log import checksum_name
-from delta_maintenance.protocol.delta_log.version_checksum import (
+from delta_maintenance.protocol.commit import removes_of
+from delta_maintenance.protocol.delta_log import (
     VersionChecksum,
+    checksum_name,
     differences,
     parse_checksum,
     render_checksum,

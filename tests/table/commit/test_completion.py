@@ -11,7 +11,7 @@ import pytest
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import InvalidRequestError, RefusedError
-from delta_maintenance.protocol.commit.staged import staged_adds
+from delta_maintenance.protocol.commit import staged_adds
 from delta_maintenance.table.commit.transaction import RowIds
 from tests.support.logs.transactions import (
     NOW,

@@ -24,7 +24,7 @@ from delta_maintenance.operations.vacuum.held_files import files_in_manifests
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
 from delta_maintenance.storage.local import LocalStore
-from delta_maintenance.storage.s3.store import S3Store
+from delta_maintenance.storage.s3 import S3Store
 from delta_maintenance.table.commit.manifests import MANIFESTS, write_manifests
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer

@@ -13,7 +13,7 @@ from delta_maintenance.errors import (
     RefusedError,
     StorageError,
 )
-from delta_maintenance.protocol.commit.conflicts import Rule
+from delta_maintenance.protocol.commit import Rule
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.table.commit.outcome import AlreadyDone, Conflicted, Landed

@@ -16,8 +16,7 @@ from delta_maintenance.errors import (
     UnsupportedFeatureError,
 )
 from delta_maintenance.protocol.actions import Protocol
-from delta_maintenance.protocol.commit.conflicts import BACKFILL, Rule
-from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
+from delta_maintenance.protocol.commit import BACKFILL, Rule, removes_of, staged_adds
 from delta_maintenance.table.commit.outcome import Conflicted, Landed, Superseded
 from tests.support.faults.fault_store import FaultStore
 from tests.support.logs.transactions import (

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError
-from delta_maintenance.protocol.commit.conflicts import BACKFILL
-from delta_maintenance.protocol.commit.staged import removes_of, staged_adds
+from delta_maintenance.protocol.commit import BACKFILL, removes_of, staged_adds
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import FileStatus, Put
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed

@@ -14,7 +14,7 @@ import pytest
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.operations.recompute_stats.defects import required_statistics
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files import DataFileLayout
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile

@@ -15,7 +15,7 @@ from delta_maintenance.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files import DataFileLayout
 from delta_maintenance.protocol.schema import StructType, parse_schema
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store

@@ -14,9 +14,8 @@ import pytest
 
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.protocol.actions import Metadata, Protocol
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.data_files.names import FileNaming
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.protocol.data_files import DataFileLayout, FileNaming
+from delta_maintenance.protocol.statistics import StatisticsColumns
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_writer import DataFileSpec

@@ -16,11 +16,10 @@ import pytest
 
 from delta_maintenance.errors import VerificationError
 from delta_maintenance.protocol.actions import Metadata, Protocol
-from delta_maintenance.protocol.data_files.layout import PARQUET_ID, DataFileLayout
-from delta_maintenance.protocol.data_files.names import FileNaming
+from delta_maintenance.protocol.data_files import PARQUET_ID, DataFileLayout, FileNaming
 from delta_maintenance.protocol.data_files.ordered_digest import OrderedSum
 from delta_maintenance.protocol.data_files.row_digest import RowSums
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.protocol.statistics import StatisticsColumns
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import data_file_reader, data_file_writer, read_back
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin

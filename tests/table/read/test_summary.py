@@ -16,10 +16,10 @@ from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import checkpoint, checksum, clean_log, fsck, vacuum
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.health.inspection import describe
-from delta_maintenance.protocol.delta_log import checksum_name
-from delta_maintenance.protocol.delta_log.version_checksum import (
+from delta_maintenance.protocol.delta_log import (
     FileSizeHistogram,
     VersionChecksum,
+    checksum_name,
     is_consistent,
     parse_checksum,
     render_checksum,

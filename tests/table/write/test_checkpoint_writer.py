@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.protocol.delta_log.version_checksum import Tally
+from delta_maintenance.protocol.delta_log import Tally
 from delta_maintenance.table.write import checkpoint_spec, checkpoint_writer
 from delta_maintenance.table.write.checkpoint_spec import ParquetStyle
 from tests.support.logs.checkpointing import (

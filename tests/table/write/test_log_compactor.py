@@ -16,8 +16,8 @@ from delta_maintenance.protocol.delta_log import compaction_name
 from delta_maintenance.protocol.delta_log.compaction import RangeContent, content_of, single_value
 from delta_maintenance.protocol.ndjson.line_buffers import PADDING, TextLines
 from delta_maintenance.storage import MemoryStore
+from delta_maintenance.table.read import list_log
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
-from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.write import log_compactor
 from delta_maintenance.table.write.log_compactor import write_compaction
 from tests.support.suite.play import examples

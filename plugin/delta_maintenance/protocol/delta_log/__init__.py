@@ -9,4 +9,12 @@ __getattr__, __dir__ = lazy_names(
         "classic_checkpoint_name commit_name compaction_name hadoop_checksum_name "
         "multipart_checkpoint_name parse_log_file_name uuid_checkpoint_name"
     ),
+    sidecars=(
+        "ByteRange SCHEMA_TAG SUMMARY_TAG SUMS_TAG SidecarSummary most_sidecars stated_summary "
+        "stated_sums"
+    ),
+    version_checksum=(
+        "FileSizeHistogram Tally VersionChecksum deleted_record_counts differences is_consistent "
+        "parse_checksum render_checksum"
+    ),
 )

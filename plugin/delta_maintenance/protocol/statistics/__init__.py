@@ -1,1 +1,8 @@
 """File statistics, as JSON and as structs."""
+
+from delta_maintenance.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    columns="StatisticsColumns StatisticsLeaf",
+)

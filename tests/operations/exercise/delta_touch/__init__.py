@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from delta_maintenance.operations.core.documents import Plan, Result
-from delta_maintenance.operations.core.flags import (
+from delta_maintenance.operations.core import (
     Engine,
     Flag,
     OperationId,
@@ -15,6 +14,7 @@ from delta_maintenance.operations.core.flags import (
     OtherWritersField,
     option,
 )
+from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.protocol.features import Operation
+from delta_maintenance.table.commit import Transaction, Writer
 from delta_maintenance.table.commit.outcome import Conflicted
-from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read import Snapshot, Table
 from delta_maintenance.table.writable import require_writable
 from delta_touch import TouchOptions, TouchPlan, TouchResult

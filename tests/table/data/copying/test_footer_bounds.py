@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from delta_maintenance.protocol.statistics import StatisticsLeaf
 from delta_maintenance.protocol.statistics.collect import ColumnStatistics
-from delta_maintenance.protocol.statistics.columns import StatisticsLeaf
 from delta_maintenance.table.data.copying.proof import bounds_of
 from tests.support.rewrites.data_files import parquet
 

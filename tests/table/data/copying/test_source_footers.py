@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_maintenance.protocol.actions import Metadata
-from delta_maintenance.protocol.data_files.layout import DataFileLayout
-from delta_maintenance.protocol.statistics.columns import StatisticsColumns
+from delta_maintenance.protocol.data_files import DataFileLayout
+from delta_maintenance.protocol.statistics import StatisticsColumns
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import Bin, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.copying import copied_bin

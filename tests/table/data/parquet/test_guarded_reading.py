@@ -18,7 +18,7 @@ from delta_maintenance.protocol.delta_log import classic_checkpoint_name
 from delta_maintenance.table.data.parquet import guarded_reading
 from delta_maintenance.table.data.parquet.guarded_reading import guarded_batches, open_footer
 from delta_maintenance.table.data.parquet.pages import MalformedPageError, read_pages
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.read import UnusableCheckpointError
 from tests.support.hostile.bombs import BOMBS, shared_text
 from tests.support.suite.usage import measured
 from tests.support.tables.actions import add, metadata, protocol, remove
