@@ -92,7 +92,11 @@ def policy_values(
         return {}
     rule = rules.value(record.policy.key) if record.policy is not None else None
     values = {flag.name: getattr(rule, flag.name, None) for flag in _fields(record)}
-    common = {"other_writers": rules.other_writers, "engine": rules.engine.prefer}
+    common = {
+        "other_writers": rules.other_writers,
+        "quiet": rules.quiet,
+        "engine": rules.engine.prefer,
+    }
     values |= {name: value for name, value in common.items() if name in values}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -90,13 +91,15 @@ def policy_for_places(
     return "".join([_HEADER, *lines])
 
 
-def policy_for(address: str, *, other_writers: str | None) -> Policy:
+def policy_for(
+    address: str, *, other_writers: str | None, quiet: timedelta | None = None
+) -> Policy:
     """Returns the policy for a single table."""
     import yaml
 
     from delta_maintenance.policies.definition.policy import Policy
 
-    table = {"name": address, "uri": address, "other_writers": other_writers}
+    table = {"name": address, "uri": address, "other_writers": other_writers, "quiet": quiet}
     defaults = yaml.safe_load(POLICY)["defaults"]
     return Policy.model_validate({"version": 1, "defaults": defaults, "tables": [table]})
 

@@ -330,7 +330,7 @@ def _unsafe_commit(
     if options is None or not record.may_commit_on_s3(options):
         return None
     try:
-        require_declared_writers(context.snapshot.table, context.rules.other_writers)
+        require_declared_writers(context.snapshot.table, context.rules)
     except RefusedError as error:
         return _problem_and_remedy(error)
     return None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
+from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.given_options import read_options, without_empty
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.policies.approval import ApprovedPlan
@@ -187,9 +188,10 @@ def _merge_options(
     by_policy = (
         assessed.options.to_json() if assessed is not None and assessed.options is not None else {}
     )
-    writers = table.rules.other_writers
-    if record.effects.changes_table and writers is not None:
-        by_policy = {"other_writers": writers, **by_policy}
+    if record.effects.changes_table:
+        names = (n for n in ("other_writers", "quiet") if has_field(record.options, n))
+        common = {name: getattr(table.rules, name) for name in names}
+        by_policy = {**without_empty(common), **by_policy}
     requested_options: Any = read_options(record, {**by_policy, **without_empty(requested)})
     engine: Literal["local", "spark"] = assessed.engine if assessed is not None else "local"
     if "engine" in requested and requested_options.engine != "auto":

@@ -34,6 +34,7 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
         "tests/operations/holds/test_readers.py"
     ),
     r"and (it )?cannot be examined": "tests/policies/test_clones.py",
+    r"within the quiet window": "tests/table/commit/test_guarded.py",
     # Stores.
     r"is zonal": "tests/storage/gcs/test_store.py",
     r"has no hard links|survive a crash": "tests/storage/local/test_store.py",

@@ -394,6 +394,7 @@ ELSEWHERE: Mapping[str, str] = {
     "drop the feature columnMapping with drop-feature, and": "the tests of manifests",
     "the version that readers of Iceberg see (UniForm)": "the tests of vacuum and UniForm",
     "see with fsck": "fsck says what is wrong, and its findings have remedies",
+    "run fsck, which says by whom": "fsck says what is wrong, and its findings have remedies",
     "run fsck, which names the files": "fsck says what is wrong, and its findings have remedies",
     "check the high-water mark of the table with fsck": "row IDs of 64 bits have no remedy",
 }

@@ -228,7 +228,7 @@ def test_features_are_removed_only_if_named(table: TableBuilder) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "S3"])
-@pytest.mark.parametrize(("others", "why"), [(None, "not specified"), ("spark", "overwrites")])
+@pytest.mark.parametrize(("others", "why"), [(None, "not specified"), ("spark", "could overwrite")])
 def test_on_s3_other_writers_must_be_declared(
     table: TableBuilder, scheme: str, others: Any, why: str
 ) -> None:

@@ -18,6 +18,7 @@ from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
+from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -64,6 +65,9 @@ def add_parser(verbs: Verbs) -> None:
         choices=get_args(OtherWriters),
         help="with --all-due, the other writers of a table on S3",
     )
+    parser.add_argument(
+        "--quiet", metavar="I", help="with --all-due, the quiet window of a table on S3"
+    )
     add_approvals(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="only plan what is due, and change nothing"
@@ -109,9 +113,10 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
             "a run is either for a policy or for --all-due TABLE", remedy="give one of them"
         )
     if arguments.table is None:
-        if arguments.other_writers is not None:
+        if arguments.other_writers is not None or arguments.quiet is not None:
             raise InvalidRequestError(
-                "--other-writers belongs to --all-due", remedy="set other_writers in the policy"
+                "--other-writers and --quiet belong to --all-due",
+                remedy="set other_writers and quiet in the policy",
             )
         return None
     try:
@@ -121,7 +126,8 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
         raise
     except DeltaMaintenanceError:
         pass  # The run reports it.
-    return policy_for(arguments.table, other_writers=arguments.other_writers)
+    quiet = None if arguments.quiet is None else parse_duration(arguments.quiet)
+    return policy_for(arguments.table, other_writers=arguments.other_writers, quiet=quiet)
 
 
 class _Work:

@@ -40,6 +40,7 @@ class BackfillRowIdsOptions(Record):
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of such files from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
+    quiet: flags.QuietField = None
     operation_id: flags.OperationId = None
     operation_since: flags.OperationSince = None
     checkpoint: bool = option(

@@ -46,7 +46,7 @@ from delta_maintenance.table.commit.beside_writers import (
 )
 from delta_maintenance.table.commit.concurrent_commits import Advance, advance
 from delta_maintenance.table.commit.outcome import AlreadyDone, Landed, require_committable
-from delta_maintenance.table.commit.transaction import RowIds, Transaction
+from delta_maintenance.table.commit.transaction import RowIds, Transaction, Writer
 from delta_maintenance.table.data.footers import RowCounter, count_rows
 from delta_maintenance.table.read.log_view import VanishedFileError
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -266,7 +266,7 @@ class RowIdBackfill:
             snapshot,
             operation,
             operation_id=None if task is None else commit_id(task, what),
-            writer=self._context.writer(self._options.other_writers),
+            writer=self._context.writer(self._options),
             **options,
         )
 
@@ -305,7 +305,7 @@ def planned_support(
             domains=(domain,) if writes_mark else (),
         ),
         drops=() if change is None else change.drops,
-        other_writers="none",
+        writers=Writer(other_writers="none"),
     )
     return change
 

@@ -157,6 +157,7 @@ class EvaluationContext:
             "auto_spark_bytes": engine.spark_log_bytes,
             "auto_spark_files": engine.spark_files,
             "other_writers": self.rules.other_writers,
+            "quiet": self.rules.quiet,
             "holders": self.rules.holders,
             **dict(rule),
             **own_values,

@@ -15,7 +15,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.table.progress import Progress
 
 if TYPE_CHECKING:
-    from delta_maintenance.table.commit.other_writers import OtherWriters
+    from delta_maintenance.table.commit.other_writers import DeclaredWriters
     from delta_maintenance.table.commit.transaction import Writer
     from delta_maintenance.table.read.snapshot import Snapshot
     from delta_maintenance.table.read.table import Table
@@ -81,12 +81,16 @@ class RunContext:
                 remedy="submit the Spark job, or plan with --engine local (engine)",
             )
 
-    def writer(self, other_writers: OtherWriters | None) -> Writer:
+    def writer(self, writers: DeclaredWriters) -> Writer:
         """Returns the settings of all commits of the run."""
         from delta_maintenance.table.commit.transaction import Writer
 
         return Writer(
-            other_writers=other_writers, now=self.now, new_id=self.new_id, sleep=self.sleep
+            other_writers=writers.other_writers,
+            quiet=writers.quiet,
+            now=self.now,
+            new_id=self.new_id,
+            sleep=self.sleep,
         )
 
     def snapshot_of(self, table: Table) -> Snapshot:

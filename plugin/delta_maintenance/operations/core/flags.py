@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from dataclasses import field as dataclass_field
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from delta_maintenance.operations.core.record import Instant, Record, Remark
@@ -87,6 +88,17 @@ OtherWritersField = Annotated[
     Flag(
         "the other writers of a table on S3, required before anything is committed there: "
         "writers that put conditionally (such as delta-rs and Trino), Delta Spark, or none"
+    ),
+]
+"""A field of the Options of operations that commit."""
+
+QuietField = Annotated[
+    timedelta | None,
+    Flag(
+        "with --other-writers spark: commit if no other writer has committed for this long, such "
+        "as '10 minutes', and keep a copy of each commit, which shows later whether Delta Spark "
+        "overwrote it",
+        metavar="I",
     ),
 ]
 """A field of the Options of operations that commit."""

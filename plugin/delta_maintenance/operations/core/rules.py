@@ -100,6 +100,10 @@ class RulesInForce(Protocol):
         """The other writers of a table on S3."""
 
     @property
+    def quiet(self) -> timedelta | None:
+        """How long no other writer may have committed."""
+
+    @property
     def holders(self) -> Holders:
         """What holds versions and files."""
 

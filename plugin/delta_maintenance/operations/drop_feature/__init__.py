@@ -66,6 +66,7 @@ class DropFeatureOptions(Record):
         "delta.dropFeatureTruncateHistory.retentionDuration, by default a day",
     )
     other_writers: flags.OtherWritersField = None
+    quiet: flags.QuietField = None
     """A retention of history below a day requires `none`."""
     operation_id: flags.OperationId = None
     """By default the plan's ID."""

@@ -40,7 +40,7 @@ from delta_maintenance.protocol.changes.drop import FeatureRemoval
 from delta_maintenance.protocol.commit.conflicts import UNBACKFILL
 from delta_maintenance.table.commit.beside_writers import PASSES, BesideWriters, restart_reading
 from delta_maintenance.table.commit.concurrent_commits import Advance
-from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.other_writers import DeclaredWriters
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.commit.transaction import Transaction
 from delta_maintenance.table.progress import Progress
@@ -86,14 +86,16 @@ def planned_rewrite(
     snapshot: Snapshot,
     removal: FeatureRemoval,
     *,
-    other_writers: OtherWriters | None,
+    writers: DeclaredWriters,
     now: datetime,
 ) -> RewritePlan:
     """Plans which files to rewrite. Reads their footers for `old-types`.
 
     Raises `RefusedError` or `UnsupportedFeatureError` for a table that must not be rewritten.
     """
-    options = RewriteOptions(engine="local", other_writers=other_writers)
+    options = RewriteOptions(
+        engine="local", other_writers=writers.other_writers, quiet=writers.quiet
+    )
     plan = _verb_of(removal).plan(snapshot, options, RunContext.at(now))
     if any(count.reason == DOUBLED for count in plan.left_alone):
         raise doubled_files_error(snapshot)
@@ -113,7 +115,7 @@ def rewrite_files(
         planned = planned_rewrite(
             committer.snapshot(),
             removal,
-            other_writers=writer.other_writers,
+            writers=writer,
             now=writer.now(),
         )
         if planned.is_noop:

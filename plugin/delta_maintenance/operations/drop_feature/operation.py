@@ -130,7 +130,7 @@ class _DropFeatureRun:
         self.committer = Committer(
             table=table,
             feature=plan.options.feature,
-            writer=context.writer(plan.options.other_writers),
+            writer=context.writer(plan.options),
         )
         self.commits: list[DropCommit] = []
         self.checkpoints: list[int] = []

@@ -239,7 +239,7 @@ class _Decision:
             snapshot,
             staged,
             drops=(removal.feature,),
-            other_writers=self.options.other_writers,
+            writers=self.options,
         )
         require_no_external_log(snapshot.log.store)
         if removal.rewrites == "physical-names":
@@ -299,9 +299,7 @@ class _Decision:
 
     def _rewriting(self) -> Iterator[DropStep]:
         snapshot, removal = self.snapshot, self.removal
-        planned = planned_rewrite(
-            snapshot, removal, other_writers=self.options.other_writers, now=self.now
-        )
+        planned = planned_rewrite(snapshot, removal, writers=self.options, now=self.now)
         if not planned.is_noop:
             amount = f"{count_text(planned.files, 'data file')} with {size_text(planned.bytes)}"
             yield _step(

@@ -78,6 +78,7 @@ class ExpireOptions(Record):
         "processor, at most 8",
     )
     other_writers: flags.OtherWritersField = None
+    quiet: flags.QuietField = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

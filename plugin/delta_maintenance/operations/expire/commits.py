@@ -405,7 +405,7 @@ class ExpireRun:
             # Files of other writers that were added since are left to the next run.
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
             row_ids=RowIds(preserved=preserved),
-            writer=self._context.writer(self._plan.options.other_writers),
+            writer=self._context.writer(self._plan.options),
         )
         transaction.stage_info(metrics=change.metrics())
         transaction.read_files(change.before)

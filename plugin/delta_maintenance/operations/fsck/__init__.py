@@ -94,6 +94,7 @@ class FsckOptions(Record):
         "the other writers of a table on S3, required before entries are removed: writers "
         "with conditional puts (delta-rs, Trino and others), Delta Spark, or none",
     )
+    quiet: flags.QuietField = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -322,6 +322,7 @@ class Repairing:
             isolation=IsolationLevel.SNAPSHOT_ISOLATION,
             writer=Writer(
                 other_writers=self.options.other_writers,
+                quiet=self.options.quiet,
                 now=lambda: self.now,
                 new_id=self.new_id,
                 repairs=True,

@@ -61,6 +61,7 @@ class RecomputeStatsOptions(Record):
     auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
     """With `engine="auto"`: the number of files to open from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
+    quiet: flags.QuietField = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ class StatisticsCommits:
             base,
             OPERATION,
             parameters={"predicate": []},
-            writer=self._context.writer(self._options.other_writers),
+            writer=self._context.writer(self._options),
         )
         transaction.stage_info(metrics={"numFiles": files.num_rows})
         transaction.read_files(files)

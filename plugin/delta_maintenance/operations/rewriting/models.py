@@ -53,6 +53,7 @@ class RewriteOptions(Record):
     auto_spark_bytes: int = 256 << 30
     """With `engine="auto"`, Spark is used from this number of bytes of data files."""
     other_writers: flags.OtherWritersField = None
+    quiet: flags.QuietField = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -218,7 +218,7 @@ class RewriteVerb(Generic[Options, Plan, Result]):
         commit = CommitSettings(
             operation=self.operation,
             parameters={"predicate": predicate, **self._parameters(surveyed, options)},
-            writer=context.writer(options.other_writers),
+            writer=context.writer(options),
         )
         if surveyed.engine != "spark":
             context = context.without_engine()

@@ -114,9 +114,7 @@ class _Checks:
     def examine(self, snapshot: Snapshot) -> None:
         """Raises `_ViolatedError` if a row does not satisfy the constraint."""
         # An impossible request is refused before hours of reading.
-        require_committable(
-            snapshot, StagedActions(), drops=(), other_writers=self._options.other_writers
-        )
+        require_committable(snapshot, StagedActions(), drops=(), writers=self._options)
         require_no_external_log(snapshot.log.store)
         last_version = self._last
         if last_version is not None and last_version.metadata != snapshot.metadata:
@@ -167,7 +165,7 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
         after=after,
     )
     if not decision.is_noop:
-        require_changeable(snapshot, decision, other_writers=options.other_writers)
+        require_changeable(snapshot, decision, writers=options)
     return decision
 
 

@@ -68,6 +68,7 @@ class ChangeOptions(Record):
     """Options that these operations share."""
 
     other_writers: flags.OtherWritersField = None
+    quiet: flags.QuietField = None
     operation_id: flags.OperationId = None
     """By default each plan has a new ID."""
     operation_since: flags.OperationSince = None

@@ -22,7 +22,7 @@ from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange, changed_table
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.table.commit.idempotency import commit_after, commit_since
-from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.other_writers import DeclaredWriters
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
     CommitOutcome,
@@ -30,7 +30,7 @@ from delta_maintenance.table.commit.outcome import (
     Landed,
     require_committable,
 )
-from delta_maintenance.table.commit.transaction import Transaction
+from delta_maintenance.table.commit.transaction import Transaction, Writer
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_proved
@@ -87,15 +87,13 @@ def already_applied(
     )
 
 
-def require_changeable(
-    snapshot: Snapshot, decision: Decision, *, other_writers: OtherWriters | None
-) -> None:
-    """Makes the checks of the commit, except for the setting for other writers."""
+def require_changeable(snapshot: Snapshot, decision: Decision, *, writers: DeclaredWriters) -> None:
+    """Makes the checks of the commit, except for a missing setting for other writers."""
     require_committable(
         snapshot,
         _staged(decision),
         drops=decision.drops,
-        other_writers=other_writers or "none",
+        writers=writers if writers.other_writers is not None else Writer(other_writers="none"),
     )
 
 
@@ -145,7 +143,7 @@ def execute(
             decision.operation,
             parameters=decision.parameters,
             operation_id=plan.operation_id,
-            writer=context.writer(plan.options.other_writers),
+            writer=context.writer(plan.options),
         )
         _stage(transaction, decision)
         depends = decision.depends_on_files or decision.after.depends_on_files

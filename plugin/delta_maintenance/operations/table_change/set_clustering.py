@@ -141,7 +141,7 @@ def _decide(
     with locating(table=snapshot.table, version=snapshot.version):
         decision = _decided(snapshot, options)
     if not decision.is_noop:
-        require_changeable(snapshot, decision, other_writers=options.other_writers)
+        require_changeable(snapshot, decision, writers=options)
     return decision
 
 
@@ -214,7 +214,10 @@ def _statistics_of(snapshot: Snapshot, options: SetClusteringOptions) -> Recompu
     todo = recompute_stats.plan(
         snapshot,
         RecomputeStatsOptions(
-            cluster_by=options.by, engine="local", other_writers=options.other_writers
+            cluster_by=options.by,
+            engine="local",
+            other_writers=options.other_writers,
+            quiet=options.quiet,
         ),
     )
     if todo.is_noop:

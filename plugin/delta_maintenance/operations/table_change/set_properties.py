@@ -42,7 +42,7 @@ def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str
         notes=tuple(_notes(snapshot, options, after)),
     )
     if not decision.is_noop:
-        require_changeable(snapshot, decision, other_writers=options.other_writers)
+        require_changeable(snapshot, decision, writers=options)
     return decision
 
 

@@ -75,7 +75,7 @@ def _decide(snapshot: Snapshot, options: UpgradeProtocolOptions, operation_id: s
         notes=conversion.notes,
     )
     if not decision.is_noop:
-        require_changeable(snapshot, decision, other_writers=options.other_writers)
+        require_changeable(snapshot, decision, writers=options)
     return decision
 
 

@@ -106,6 +106,7 @@ class VacuumOptions(Record):
     other_writers: OtherWriters | None = option(
         None, "the other writers of a table on S3, required with --log-commits"
     )
+    quiet: flags.QuietField = None
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 4 << 30
     """With `auto`, the bytes of log from which on Spark is used."""

@@ -216,7 +216,11 @@ class _VacuumRun:
             self.watch.latest,
             operation,
             parameters=details["parameters"],
-            writer=Writer(other_writers=self.planned.options.other_writers, new_id=self.new_id),
+            writer=Writer(
+                other_writers=self.planned.options.other_writers,
+                quiet=self.planned.options.quiet,
+                new_id=self.new_id,
+            ),
         )
         transaction.stage_info(metrics=details["metrics"])
         outcome = transaction.commit()

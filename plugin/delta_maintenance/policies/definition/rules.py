@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
-from delta_maintenance.operations.core.policy_values import PolicyModel, StorageRule
+from delta_maintenance.operations.core.policy_values import Duration, PolicyModel, StorageRule
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
 from delta_maintenance.operations.holds.models import Holders
@@ -126,6 +126,9 @@ class Rules(_OperationRules):
     other_writers: OtherWriters | None = None
     """The other writers of a table on S3, required before anything is committed there: writers that
     put conditionally, Delta Spark, or none."""
+    quiet: Duration | None = None
+    """With `other_writers: spark`: operations commit if no other writer has committed for this
+    long, and keep a copy of each commit, which shows later whether Delta Spark overwrote it."""
     limits: Limits = Limits()
     """Limits that end a run."""
     keep: tuple[KeepRule, ...] = ()
@@ -167,6 +170,7 @@ class Rules(_OperationRules):
                 "spark",
                 "storage",
                 "other_writers",
+                "quiet",
                 "limits",
                 "keep",
                 "readers",

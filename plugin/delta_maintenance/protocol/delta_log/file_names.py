@@ -21,6 +21,7 @@ LAST_CHECKPOINT = "_last_checkpoint"
 LAST_VACUUM_INFO = "_last_vacuum_info"
 SIDECAR_DIRECTORY = "_sidecars"
 STAGED_COMMIT_DIRECTORY = "_staged_commits"
+GUARDED_PREFIX = "_guarded."
 
 MAX_VERSION = 2**63 - 1
 """Versions are signed 64-bit numbers, although 20 digits could represent more."""
@@ -43,6 +44,10 @@ class LogFileKind(Enum):
     HADOOP_CHECKSUM = auto()
     """`.<name>.crc`, written by Hadoop's local file system next to each of its files."""
     TEMPORARY = auto()
+    GUARDED_COPY = auto()
+    """A copy of a commit of this library, from before the commit was put."""
+    GUARDED_MARK = auto()
+    """The mark beside a copy whose commit the store has created."""
     UNKNOWN = auto()
 
 
@@ -61,7 +66,7 @@ class LogFile:
     """Starts at 1."""
     parts: int | None = None
     uuid: str | None = None
-    """36 characters, in upper or lower case as in the name."""
+    """36 characters, in upper or lower case as in the name; of a guarded copy, the `txnId`."""
     encoding: Encoding | None = None
 
 
@@ -129,6 +134,16 @@ def checksum_name(version: int) -> str:
     return f"{version_prefix(version)}.crc"
 
 
+def guarded_names(version: int, txn_id: str) -> tuple[str, str]:
+    """The names of the copy of a commit and of its mark, which no reader of Delta tables opens.
+
+    They are listed after all versions. They do not end in `.json`, because ClickHouse reads each
+    such file of the log as a commit.
+    """
+    name = f"{GUARDED_PREFIX}{version_prefix(version)}.{txn_id}"
+    return f"{name}.copy", f"{name}.landed"
+
+
 def sidecar_name(version: int, number: int, count: int, uuid: str) -> str:
     """The name of a sidecar within `_sidecars`; it names the checkpoint it is written for."""
     return (
@@ -147,6 +162,7 @@ _VERSION = r"(?P<version>[0-9]{20})"
 _PART = r"(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})"
 _UUID_FORM = r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"
 _UUID = rf"(?P<uuid>{_UUID_FORM})"
+_GUARDED = rf"_guarded\.{_VERSION}\.(?P<uuid>[^./]+)"
 # The protocol defines files only in these two folders.
 _FOLDER = rf"(?:(?:{SIDECAR_DIRECTORY}|{STAGED_COMMIT_DIRECTORY})/)?"
 
@@ -176,6 +192,8 @@ _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
     ),
     # The protocol does not prescribe names of sidecars; only the manifest refers to them.
     (LogFileKind.SIDECAR, "parquet", rf"{SIDECAR_DIRECTORY}/[^./][^/]*\.parquet"),
+    (LogFileKind.GUARDED_COPY, None, rf"{_GUARDED}\.copy"),
+    (LogFileKind.GUARDED_MARK, None, rf"{_GUARDED}\.landed"),
     (LogFileKind.HADOOP_CHECKSUM, None, rf"{_FOLDER}\.[^/]+\.crc"),
     (LogFileKind.TEMPORARY, None, rf"{_FOLDER}\.[^/]+\.tmp"),
     (LogFileKind.TEMPORARY, None, rf"{_FOLDER}[0-9]{{20}}(?:\.[^/]+)?\.tmp"),

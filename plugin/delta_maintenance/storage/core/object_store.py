@@ -264,7 +264,9 @@ class ObjectStore(Store):
 
     def _status(self, status: ObjectStatus) -> FileStatus:
         path = status.key[len(self._prefix) :]
-        return FileStatus(path=path, size=status.size, modified_ms=status.modified_ms)
+        return FileStatus(
+            path=path, size=status.size, modified_ms=status.modified_ms, tag=status.tag
+        )
 
     def _head(self, path: str) -> ObjectStatus:
         try:

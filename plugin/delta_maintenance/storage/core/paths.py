@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError
@@ -82,3 +82,6 @@ class FileStatus:
     """Bytes."""
     modified_ms: int
     """Milliseconds since 1970-01-01 UTC."""
+    tag: str = field(default="", compare=False)
+    """Files of one store with the same tag and size have the same content. Empty if the store
+    states none; the tags of files with the same content can differ."""

@@ -182,6 +182,7 @@ class _S3Bucket(Bucket):
                     key=entry["Key"],
                     size=entry["Size"],
                     modified_ms=clock.epoch_millis(entry["LastModified"]),
+                    tag=entry.get("ETag", ""),
                     storage_class=entry.get("StorageClass"),
                 )
                 for entry in answer.get("Contents", ())

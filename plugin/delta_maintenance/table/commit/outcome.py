@@ -18,7 +18,7 @@ from delta_maintenance.protocol.features.registry import (
 )
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.storage.core.base import Store
-from delta_maintenance.table.commit.other_writers import OtherWriters, require_declared_writers
+from delta_maintenance.table.commit.other_writers import DeclaredWriters, require_declared_writers
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_consistent
@@ -29,7 +29,7 @@ def require_committable(
     actions: StagedActions,
     *,
     drops: Collection[str],
-    other_writers: OtherWriters | None,
+    writers: DeclaredWriters,
     repairs: bool = False,
 ) -> None:
     """Refuses a commit that must not be made on top of the snapshot.
@@ -39,7 +39,7 @@ def require_committable(
     """
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
     with locating(table=table, version=version):
-        require_declared_writers(table, other_writers)
+        require_declared_writers(table, writers)
         # The caller is responsible for the features that this commit drops.
         require_supported(
             without_features(protocol, drops), kind_of(actions), table=table, version=version

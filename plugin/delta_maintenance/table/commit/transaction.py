@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from zlib import crc32
 
@@ -24,12 +24,11 @@ import pyarrow as pa
 
 from delta_maintenance import __version__, clock
 from delta_maintenance.errors import (
-    CommitUnknownError,
     CorruptTableError,
     DeltaMaintenanceError,
     InvalidRequestError,
     RefusedError,
-    StorageError,
+    locating,
     table_text,
 )
 from delta_maintenance.protocol.actions.model import (
@@ -62,17 +61,16 @@ from delta_maintenance.protocol.commit.staged import (
     staged_adds,
     staged_removes,
 )
-from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features.registry import require_supported
-from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.storage.core.base import Put, Store
 from delta_maintenance.table.commit.checksums import write_checksum
+from delta_maintenance.table.commit.commit_put import CommitPut
 from delta_maintenance.table.commit.concurrent_commits import read_concurrent_commit
 from delta_maintenance.table.commit.idempotency import commit_after
 from delta_maintenance.table.commit.manifests import update_manifests
-from delta_maintenance.table.commit.other_writers import OtherWriters
+from delta_maintenance.table.commit.other_writers import OtherWriters, guarded_window
 from delta_maintenance.table.commit.outcome import (
     AlreadyDone,
     CommitOutcome,
@@ -84,8 +82,8 @@ from delta_maintenance.table.commit.outcome import (
     require_committable,
     require_no_external_log,
 )
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
-from delta_maintenance.table.read.segment import LogListing, find_commit, list_log
+from delta_maintenance.table.read.log_file import LogEntry
+from delta_maintenance.table.read.segment import find_commit, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import EXAMINE
 
@@ -93,9 +91,6 @@ _logger = logging.getLogger(__name__)
 _MAX_ATTEMPTS = 50
 _MAX_PAUSE = 2.0
 """Seconds between two attempts."""
-_STALE_MS = 300_000
-"""A file of a later version that is older by more than this existed before the commit. Smaller
-differences come from clocks, and from writers that rename a temporary file late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +99,8 @@ class Writer:
 
     other_writers: OtherWriters | None = None
     """Required for tables on S3."""
+    quiet: timedelta | None = None
+    """With Delta Spark as another writer on S3, as in `DeclaredWriters`."""
     checksum: bool = True
     """Whether to write a version checksum if all of its numbers are certain."""
     repairs: bool = False
@@ -167,6 +164,7 @@ class Transaction:
         self._isolation = isolation
         self._row_ids = row_ids or RowIds()
         self._writer = writer or Writer()
+        self._quiet = guarded_window(snapshot.table, self._writer)
         self._provenance = Provenance(
             read_version=snapshot.version,
             engine_info=self._writer.engine_info,
@@ -274,7 +272,6 @@ class Transaction:
         for number in range(1, max_attempts + 1):
             built = self._build(attempt)
             if self._put(built) is Put.DONE:
-                self._require_current(built.version)
                 self._write_checksum(built)
                 update_manifests(self._snapshot, built, attempt.metadata_after)
                 return Landed(
@@ -304,7 +301,7 @@ class Transaction:
             snapshot,
             self._actions,
             drops=self._drops,
-            other_writers=self._writer.other_writers,
+            writers=self._writer,
             repairs=self._writer.repairs,
         )
         domain = state.domains.get(row_tracking.DOMAIN)
@@ -354,29 +351,9 @@ class Transaction:
         return built
 
     def _put(self, built: BuiltCommit) -> Put:
-        """Puts the commit. An uncertain answer is resolved by reading the commit back."""
-        path = _commit_path(built.version)
-        try:
-            return self._store.put_if_absent(path, render_commit(built.commit_info, built.actions))
-        except CommitUnknownError as error:
-            outcome = self._resolve(path)
-            if outcome is not None:
-                return outcome
-            where = {"table": self._snapshot.table, "file": path}
-            raise error.locate(version=built.version, **where) from error.__cause__
-
-    def _resolve(self, path: str) -> Put | None:
-        try:
-            return Put.DONE if self._has_written(path) else Put.EXISTS
-        except (FileNotFoundError, StorageError, CorruptTableError):
-            # A missing file proves nothing: the put may still be in flight.
-            return None
-
-    def _has_written(self, path: str) -> bool:
-        """Whether this transaction wrote the commit. Raises the errors of reading it."""
-        text = split(path, self._store.read(path))
-        info = parse_other_lines(text, commit_info=True)[0].commit_info
-        return info is not None and info.values.get("txnId") == self._provenance.txn_id
+        put = CommitPut(store=self._store, txn_id=self._provenance.txn_id, quiet=self._quiet)
+        with locating(version=built.version):
+            return put.put(built.version, render_commit(built.commit_info, built.actions))
 
     def _rebase(self, attempt: Attempt, number: int) -> Attempt | CommitOutcome:
         """The attempt on top of all concurrent commits, or the outcome if that is not possible."""
@@ -429,60 +406,15 @@ class Transaction:
         except FileNotFoundError:
             return None
 
-    def _own_entry(self, listing: LogListing, version: int) -> LogEntry | None:
-        """The commit that was just put; None if it is gone, which no listing alone proves."""
-        try:
-            is_own = version in listing.commits or self._has_written(_commit_path(version))
-        except (FileNotFoundError, CorruptTableError):
-            return None
-        return find_commit(self._store, listing, version) if is_own else None
-
-    def _require_current(self, version: int) -> None:
-        """Checks that the commit did not recreate a version that was deleted from the log.
-
-        Since the log was read, the version may have been committed by another writer and deleted by
-        a log clean-up. A conditional put cannot detect that.
-        """
-        try:
-            listing = list_log(self._store, first_version=version)
-            own_entry = self._own_entry(listing, version)
-        except StorageError as error:
-            _logger.warning(
-                "version %d of %s is committed, but the check whether a log clean-up had deleted "
-                "that version before failed: %s",
-                version,
-                table_text(self._snapshot.table),
-                error,
-            )
-            return
-        later = [entry for at, entry in listing.commits.items() if at > version]
-        later += [entry for checkpoint in listing.checkpoints for entry in checkpoint.entries]
-        limit = None if own_entry is None else own_entry.status.modified_ms - _STALE_MS
-        stale = next((e for e in later if limit is None or e.status.modified_ms < limit), None)
-        if own_entry is not None and stale is None:
-            return
-        evidence = f"{stale.path} is older" if stale is not None else "it was deleted"
-        raise CommitUnknownError(
-            "the commit may have recreated a version that a log clean-up had deleted before: "
-            f"{evidence}",
-            table=self._snapshot.table,
-            version=version,
-            file=_commit_path(version),
-            remedy="check which state readers see before running again",
-        )
-
     def _write_checksum(self, built: BuiltCommit) -> None:
         try:
-            if self._writer.checksum:
+            # If a guarded commit is overwritten, a checksum would contradict the other commit.
+            if self._writer.checksum and self._quiet is None:
                 write_checksum(self._snapshot, built, reads=self._reads)
         except DeltaMaintenanceError as error:
             # The commit has landed, and readers do not need the checksum.
             table = table_text(self._snapshot.table)
             _logger.warning("version %d of %s has no checksum: %s", built.version, table, error)
-
-
-def _commit_path(version: int) -> str:
-    return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
 def _concat(staged: pa.Table, additional: pa.Table) -> pa.Table:

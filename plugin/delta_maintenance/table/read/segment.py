@@ -61,6 +61,8 @@ class LogListing:
     checksums: Mapping[int, LogEntry]
     incomplete: tuple[str, ...]
     """Checkpoint files that are certainly unusable: empty files and lone parts."""
+    guarded: tuple[LogEntry, ...] = ()
+    """Copies of guarded commits and their marks, of all versions (`table.commit.guarded`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ class LogSegment:
     """The commit of `version` itself; None if a log clean-up by older rules deleted it."""
     base_commit: LogEntry | None
     """The commit of the checkpoint's version; None without a checkpoint, or if it was deleted."""
+    guarded: tuple[LogEntry, ...] = ()
+    """As in the listing."""
 
     @property
     def base_version(self) -> int:
@@ -114,6 +118,7 @@ def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListin
     checksums: dict[int, LogEntry] = {}
     compactions: list[LogEntry] = []
     candidates: list[LogEntry] = []
+    guarded: list[LogEntry] = []
     for entry in entries:
         file = entry.file
         if file.kind is LogFileKind.COMMIT and file.version is not None:
@@ -124,9 +129,17 @@ def arrange(entries: Iterable[LogEntry], *, first_version: int = 0) -> LogListin
             compactions.append(entry)
         elif file.kind in _CHECKPOINT_RANK:
             candidates.append(entry)
+        elif file.kind in (LogFileKind.GUARDED_COPY, LogFileKind.GUARDED_MARK):
+            guarded.append(entry)
     checkpoints, incomplete = _complete_checkpoints(candidates)
     return LogListing(
-        first_version, commits, checkpoints, tuple(compactions), checksums, incomplete
+        first_version,
+        commits,
+        checkpoints,
+        tuple(compactions),
+        checksums,
+        incomplete,
+        tuple(guarded),
     )
 
 
@@ -205,6 +218,7 @@ def choose_segment(
         commits=tuple(commits),
         last_commit=listing.commits.get(target),
         base_commit=listing.commits.get(base),
+        guarded=listing.guarded,
     )
 
 
@@ -234,6 +248,7 @@ def segment_after(segment: LogSegment, listing: LogListing) -> LogSegment | None
         tail=(*segment.tail, *newer),
         commits=(*segment.commits, *newer),
         last_commit=newer[-1] if newer else newest_commit,
+        guarded=listing.guarded,
     )
 
 

@@ -1,0 +1,160 @@
+"""Commits beside Delta Spark on S3, which can overwrite them until it has put its own commit.
+
+Delta Spark checks whether version N exists and puts it later, without a condition. A commit is made
+only after a quiet window without commits of other writers, and it is guarded: before the put, its
+bytes are put as a copy; once the store has created the commit, an empty mark is put beside the
+copy. From then on, a commit of other bytes at this version has overwritten it. Without the mark, it
+is uncertain whether the commit ever was in the log, because the process may have ended before the
+put, or another writer may have been first.
+
+A guarded commit takes three requests more than another one: the copy, a listing, and the mark. All
+ages are differences between times of the store.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from delta_maintenance import clock
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError, table_text
+from delta_maintenance.limits import ReadLimits
+from delta_maintenance.protocol.delta_log.file_names import LogFileKind, guarded_names
+from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.segment import list_log
+
+_logger = logging.getLogger(__name__)
+_LISTED_VERSIONS = 300
+"""The number of versions before a commit that are listed: with their other files, a listing of one
+request. If all of them are guarded commits, the first was made after a quiet window."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedCommit:
+    """The copy of a commit of this library, and its mark."""
+
+    version: int
+    copy: LogEntry
+    mark: LogEntry | None
+    """None if it is unknown whether the store created the commit."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, in the order in which they must be deleted."""
+        return (self.copy.path,) if self.mark is None else (self.mark.path, self.copy.path)
+
+    def is_at(self, commit: FileStatus, store: Store) -> bool:
+        """Whether a commit file has the bytes of the copy.
+
+        Takes no request if the store states tags of contents, as S3 does for objects without keys
+        of their own. Raises `FileNotFoundError` if one of the files was deleted meanwhile.
+        """
+        copy = self.copy.status
+        if commit.size != copy.size or copy.size > ReadLimits.of(store).text_bytes:
+            return False
+        if copy.tag and commit.tag == copy.tag:
+            return True
+        return store.read(commit.path) == store.read(copy.path)
+
+
+def guarded_commits(entries: Iterable[LogEntry]) -> list[GuardedCommit]:
+    """Returns the guarded commits of a listing of the log, by ascending version."""
+    entries = list(entries)
+    marks = {
+        (entry.file.version, entry.file.uuid): entry
+        for entry in entries
+        if entry.file.kind is LogFileKind.GUARDED_MARK
+    }
+    copies = [entry for entry in entries if entry.file.kind is LogFileKind.GUARDED_COPY]
+    return [
+        GuardedCommit(
+            version=entry.file.version or 0,
+            copy=entry,
+            mark=marks.get((entry.file.version, entry.file.uuid)),
+        )
+        for entry in copies
+    ]
+
+
+def put_guarded(
+    store: Store,
+    version: int,
+    data: bytes,
+    *,
+    txn_id: str,
+    quiet: timedelta,
+    put: Callable[[], Put],
+) -> Put:
+    """Makes a guarded commit by calling `put`, if no other writer committed in the quiet window.
+
+    Raises `RefusedError` if one did, or if a guarded commit before this one was overwritten: the
+    caller may have built this one on top of it. Nothing is committed then.
+    """
+    copy, mark = (f"{LOG_DIRECTORY}/{name}" for name in guarded_names(version, txn_id))
+    store.put_if_absent(copy, data)
+    try:
+        _require_quiet(store, version, quiet=quiet, copy=copy)
+    except DeltaMaintenanceError:
+        # The put was not sent.
+        with suppress(StorageError):
+            store.delete(copy)
+        raise
+    # If the put fails or another writer is first, the copy stays: a put whose answer was lost can
+    # have created the commit before Delta Spark overwrote it.
+    outcome = put()
+    if outcome is Put.DONE:
+        try:
+            store.put_if_absent(mark, b"")
+        except (StorageError, RefusedError) as error:
+            table = table_text(store.root)
+            _logger.warning("version %d of %s has no mark: %s", version, table, error)
+    return outcome
+
+
+def _require_quiet(store: Store, version: int, *, quiet: timedelta, copy: str) -> None:
+    listing = list_log(store, first_version=max(0, version - _LISTED_VERSIONS))
+    guarded = {guard.version: guard for guard in guarded_commits(listing.guarded) if guard.mark}
+    now_ms = next((e.status.modified_ms for e in listing.guarded if e.path == copy), None)
+    if now_ms is None:
+        raise StorageError("a file is not listed immediately after it was written", file=copy)
+    for at, entry in sorted(listing.commits.items(), reverse=True):
+        guard = guarded.get(at)
+        if guard is not None and _is_unchanged(
+            guard, entry.status, store, newest=at == version - 1
+        ):
+            continue
+        if guard is not None:
+            raise RefusedError(
+                "a commit of an earlier operation was overwritten",
+                version=at,
+                file=entry.path,
+                remedy="run fsck, which says by whom and what was lost",
+            )
+        age = timedelta(milliseconds=max(0, now_ms - entry.status.modified_ms))
+        if age < quiet:
+            again = clock.instant(entry.status.modified_ms) + quiet
+            raise RefusedError(
+                f"another writer committed version {at} {age} ago, within the quiet "
+                f"window of {quiet}",
+                version=at,
+                file=entry.path,
+                remedy=f"run again after {clock.text(again)} if nobody commits until then",
+            )
+
+
+def _is_unchanged(guard: GuardedCommit, commit: FileStatus, store: Store, *, newest: bool) -> bool:
+    """Whether a commit is the guarded one, as far as a listing shows; the newest is read if the
+    listing leaves a doubt.
+    """
+    assert guard.mark is not None
+    copy, is_later = guard.copy.status, commit.modified_ms > guard.mark.status.modified_ms
+    if commit.size != copy.size or (is_later and not commit.tag):
+        return False
+    try:
+        return not (newest or is_later) or guard.is_at(commit, store)
+    except FileNotFoundError:
+        return False
