@@ -120,6 +120,13 @@ ANOMALIES: tuple[Anomaly, ...] = (
         holds=_of_health(lambda health: (health.unreported_commits or 0) >= BACKLOG_COMMITS),
     ),
     Anomaly(
+        key="unsafe-commits",
+        title="Unsafe commits",
+        tier="critical",
+        meaning="Delta Spark commits on S3 without the log store that the policy counts on",
+        holds=_of_health(lambda health: bool(health.unsafe_commits)),
+    ),
+    Anomaly(
         key="no-checkpoint",
         title="No checkpoint",
         tier="critical",

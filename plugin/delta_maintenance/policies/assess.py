@@ -185,6 +185,8 @@ def assess(
         previous=previous,
         memory=memory,
     )
+    if rules.other_writers != "conditional_put":
+        health = replace(health, spark_commits=())
     operations = tuple(assessed_operations(snapshot, health, rules, now=now, last_runs=runs))
     statuses = {operation.status for operation in operations}
     return Assessment(
@@ -198,7 +200,7 @@ def assess(
         next_due_at=min((e.due_at for e in operations if e.due_at is not None), default=None),
         held=_held(health, rules.holders, last_runs, now=now),
         health=health,
-        notes=(*health.warnings, *_freeing_nothing(last_runs)),
+        notes=(*health.warnings, *health.unsafe_commits, *_freeing_nothing(last_runs)),
     )
 
 
@@ -301,7 +303,7 @@ def _assess_operation(
     if assessed is None or assessed.status != "due":
         return assessed
     assessed = replace(assessed, needs_approval=record.name in rules.approval)
-    problem = _refusal(context, record) or _unsafe_commit(context, record, assessed.options)
+    problem = _refusal(context, record, assessed.options)
     if problem is not None:
         return replace(assessed, status="blocked", reason=f"{assessed.reason}, but {problem}")
     hours = rules.hours
@@ -316,24 +318,20 @@ def _assess_operation(
     )
 
 
-def _refusal(context: EvaluationContext, record: AnyOperation) -> str | None:
+def _refusal(
+    context: EvaluationContext, record: AnyOperation, options: Record | None
+) -> str | None:
     """Returns the reason why the table cannot have the operation, as one clause with its remedy."""
     refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
-    return problem or record.is_held_by(context.last_runs.values())
-
-
-def _unsafe_commit(
-    context: EvaluationContext, record: AnyOperation, options: Record | None
-) -> str | None:
-    """Returns why another writer could overwrite a commit of the operation, with the remedy."""
-    if options is None or not record.may_commit_on_s3(options):
-        return None
-    try:
-        require_declared_writers(context.snapshot.table, context.rules)
-    except RefusedError as error:
-        return _problem_and_remedy(error)
-    return None
+    problem = problem or record.is_held_by(context.last_runs.values())
+    commits = options is not None and record.effects.commits and not record.only_reads(options)
+    if problem is None and commits and record.commits_on_s3(options):
+        try:
+            require_declared_writers(context.snapshot.table, context.rules)
+        except RefusedError as error:
+            return _problem_and_remedy(error)
+    return problem
 
 
 def _problem_and_remedy(error: DeltaMaintenanceError) -> str:

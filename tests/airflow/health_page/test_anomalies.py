@@ -10,6 +10,7 @@ import pytest
 
 from delta_maintenance.operations.core import Freed
 from delta_maintenance.operations.core.assessment import AssessedOperation, LastRun
+from delta_maintenance.operations.health.models import SparkCommit
 from delta_maintenance.operations.recompute_stats import RecomputeStatsOptions
 from delta_maintenance.policies import OperationOutcome
 from delta_maintenance.policies.acknowledgements import Acknowledgement
@@ -44,10 +45,21 @@ def key(found: TableRow) -> str | None:
     return None if anomaly is None else anomaly.key
 
 
+def spark_commit(version: int, is_conditional: bool) -> SparkCommit:
+    return SparkCommit(
+        version=version, timestamp=NOW, engine="Apache-Spark/4.2.0", is_conditional=is_conditional
+    )
+
+
 @pytest.mark.parametrize(
     ("anomaly", "has", "has_not"),
     [
         ("publication-backlog", {"unreported_commits": 8}, {"unreported_commits": 7}),
+        (
+            "unsafe-commits",
+            {"spark_commits": (spark_commit(1, True), spark_commit(2, False))},
+            {"spark_commits": (spark_commit(1, False), spark_commit(2, True))},
+        ),
         (
             "no-checkpoint",
             {"checkpoint_version": None, "commits_since_checkpoint": 101},

@@ -13,7 +13,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from delta_maintenance import DeltaTable
-from delta_maintenance.submission.log_store import MARK
+from delta_maintenance.table.commit.other_writers import LOG_STORE_MARK as MARK
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
 from tests.support.oracle.delta_spark import DeltaSpark
 
@@ -111,6 +111,21 @@ def test_without_the_log_store_no_commit_has_a_condition(
     """A release of Delta or Hadoop that changes this is noticed here."""
     append(delta_spark, f"s3://{lake}", 0)
     assert proxy.commits() == [[None, None]]
+
+
+def test_health_names_the_newest_commit_without_the_log_store(
+    delta_spark: DeltaSpark, lake: str, s3_server: S3Server
+) -> None:
+    table = DeltaTable(f"s3://{lake}", storage_options=s3_server.storage_options)
+    append(delta_spark, f"s3://{lake}", 0)
+    (unmarked,) = table.health().unsafe_commits
+    assert "committed version 0 without" in unmarked and "Apache-Spark/" in unmarked
+    append(delta_spark, f"s3a://{lake}", 1)
+    assert table.health().unsafe_commits == (), "the log store came later"
+    append(delta_spark, f"s3://{lake}", 2)
+    append(delta_spark, f"s3a://{lake}", 3)
+    (unmarked,) = table.health().unsafe_commits
+    assert "committed version 2 without" in unmarked
 
 
 @pytest.mark.parametrize("fault", [no_answer, not_stored])

@@ -226,11 +226,6 @@ class OperationRecord(Generic[O, P, R]):
         """Whether it has an option for the other writers of the table."""
         return has_field(self.options, "other_writers")
 
-    def may_commit_on_s3(self, options: O) -> bool:
-        """Returns whether it may add versions to a table on S3 with these Options."""
-        commits = self.effects.commits and self.commits_on_s3(options)
-        return commits and not self.only_reads(options)
-
     def conclusion(self, result: R) -> Conclusion:
         """Returns the conclusion of a Result."""
         return self.conclusion_of_result(result, self.outcome_of(result.status))

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from delta_maintenance import clock
-from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.operations.health.models import CommitPoint, MaintenanceSeen, TableHealth
+from delta_maintenance.address import StoreKind
+from delta_maintenance.errors import CorruptTableError, shorten
+from delta_maintenance.operations.health.models import (
+    CommitPoint,
+    MaintenanceSeen,
+    SparkCommit,
+    TableHealth,
+)
 from delta_maintenance.protocol.actions.model import CommitInfo
+from delta_maintenance.protocol.delta_log.file_names import commit_name
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.commit.other_writers import LOG_STORE_MARK, is_delta_spark
 from delta_maintenance.table.read.history import adjusted_times
-from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_listed
+from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.segment import LogListing
 from delta_maintenance.table.read.snapshot import Snapshot
 
@@ -41,6 +50,8 @@ MAINTENANCE_OPERATIONS = frozenset(
 _WHOLE = 256 << 10
 _HEAD = 64 << 10
 """The number of bytes read of a larger commit: its `commitInfo` is usually at the beginning."""
+_MOST_SPARK_COMMITS = 10
+_MOST_ENGINE = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +62,8 @@ class CommitSeries:
     """Oldest first."""
     maintenance: tuple[MaintenanceSeen, ...]
     """The last of each combination of operation and result, newest first."""
+    spark_commits: tuple[SparkCommit, ...]
+    """Newest first."""
     warnings: tuple[str, ...]
 
 
@@ -98,8 +111,32 @@ def commit_series(
     return CommitSeries(
         points=tuple(points),
         maintenance=_last_of_each([*(previous.maintenance if previous else ()), *maintenance]),
+        spark_commits=(
+            *_spark_commits(snapshot.log.store, points, infos),
+            *(previous.spark_commits if previous else ()),
+        )[:_MOST_SPARK_COMMITS],
         warnings=warnings,
     )
+
+
+def _spark_commits(
+    store: Store, points: Iterable[CommitPoint], infos: Mapping[int, CommitInfo | None]
+) -> Iterator[SparkCommit]:
+    """Yields the newest commits of Delta Spark on S3, each after one request for its mark."""
+    if store.address.kind is not StoreKind.S3 or isinstance(store, ManagedStore):
+        return
+    engines = {version: info.values.get("engineInfo") for version, info in infos.items() if info}
+    newest = [point for point in points if is_delta_spark(engines.get(point.version))]
+    for point in reversed(newest[-_MOST_SPARK_COMMITS:]):
+        status = store.stat(f"{LOG_DIRECTORY}/{commit_name(point.version)}")
+        # None if it was cleaned up since the listing.
+        if status is not None:
+            yield SparkCommit(
+                version=point.version,
+                timestamp=point.timestamp,
+                engine=shorten(str(engines[point.version]), _MOST_ENGINE),
+                is_conditional=LOG_STORE_MARK in (status.metadata or {}).items(),
+            )
 
 
 def _continues(previous: TableHealth, listing: LogListing) -> bool:

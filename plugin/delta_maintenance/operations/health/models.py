@@ -74,6 +74,18 @@ class CommitPoint(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparkCommit(Record):
+    """A commit of Delta Spark to a table on S3."""
+
+    version: int
+    timestamp: Instant
+    engine: str
+    """The releases of Spark and Delta, as in the log."""
+    is_conditional: bool
+    """Whether it has the mark of our log store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OldFiles(Record):
     """Files that only older versions need, and that a vacuum may delete from one day on."""
 
@@ -191,6 +203,8 @@ class TableHealth(Shown, Record):
     """The newest commits, oldest first."""
     maintenance: tuple[MaintenanceSeen, ...] = ()
     """The last of each kind among these commits, newest first."""
+    spark_commits: tuple[SparkCommit, ...] = ()
+    """On S3: the newest commits of Delta Spark, at most ten, newest first."""
     old_files: tuple[OldFiles, ...] = ()
     """What time travel costs: the files of tombstones within the retention of a vacuum, by the day
     on which it ends. Files whose tombstone has a deletion vector may be omitted."""
@@ -202,6 +216,20 @@ class TableHealth(Shown, Record):
     kept_versions: tuple[KeptVersion, ...] = ()
     """The kept versions in the log, including those that have ended."""
     warnings: tuple[str, ...] = ()
+
+    @property
+    def unsafe_commits(self) -> tuple[str, ...]:
+        """A sentence if Delta Spark has committed without our log store since its first commit with
+        it."""
+        first = min((c.version for c in self.spark_commits if c.is_conditional), default=-1)
+        unsafe = [c for c in self.spark_commits if c.version > first and not c.is_conditional]
+        return tuple(
+            f"Delta Spark committed version {commit.version} without our log store "
+            f"({_time(commit.timestamp)}, {commit.engine}), so it can overwrite commits of others: "
+            "set it for every Spark application that writes the table, or set other_writers to "
+            "spark (docs/concepts/other-writers.md)"
+            for commit in unsafe[:1]
+        )
 
     def heading(self) -> str:
         """The title: the address and the version."""
@@ -223,6 +251,7 @@ class TableHealth(Shown, Record):
                 for kept_version in self.kept_versions
                 if kept_version.until is None or kept_version.until > self.measured_at
             ],
+            "other writers": self.unsafe_commits,
             "commits a day": list(_commits_by_day(self)),
         }
 

@@ -124,6 +124,7 @@ def measure(
         **_files(sums),
         **_metadata(snapshot),
         commits=series.points,
+        spark_commits=series.spark_commits,
         maintenance=series.maintenance,
         unpublished_commits=unpublished,
         unreported_commits=unreported,

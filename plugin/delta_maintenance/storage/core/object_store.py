@@ -6,7 +6,7 @@ import errno
 import io
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
@@ -37,6 +37,8 @@ class ObjectStatus:
     """Milliseconds since 1970-01-01 UTC."""
     tag: str = ""
     """Identifies the content: objects with the same key and tag are identical."""
+    metadata: Mapping[str, str] | None = None
+    """As in `FileStatus`."""
     storage_class: str | None = None
     """As the backend names it in listings."""
 
@@ -265,7 +267,11 @@ class ObjectStore(Store):
     def _status(self, status: ObjectStatus) -> FileStatus:
         path = status.key[len(self._prefix) :]
         return FileStatus(
-            path=path, size=status.size, modified_ms=status.modified_ms, tag=status.tag
+            path=path,
+            size=status.size,
+            modified_ms=status.modified_ms,
+            tag=status.tag,
+            metadata=status.metadata,
         )
 
     def _head(self, path: str) -> ObjectStatus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import unquote
 
@@ -85,3 +86,5 @@ class FileStatus:
     tag: str = field(default="", compare=False)
     """Files of one store with the same tag and size have the same content. Empty if the store
     states none; the tags of files with the same content can differ."""
+    metadata: Mapping[str, str] | None = field(default=None, compare=False)
+    """What its writer attached to it, as far as `stat` shows it."""

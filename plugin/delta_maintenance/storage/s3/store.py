@@ -198,6 +198,7 @@ class _S3Bucket(Bucket):
             size=answer["ContentLength"],
             modified_ms=clock.epoch_millis(answer["LastModified"]),
             tag=answer["ETag"],
+            metadata=answer.get("Metadata"),
         )
 
     def get(self, key: str, *, span: tuple[int, int] | None = None, tag: str = "") -> bytes:

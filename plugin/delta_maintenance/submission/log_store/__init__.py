@@ -1,7 +1,7 @@
 """A log store for Delta Spark whose commits on S3 are conditional puts.
 
 Its source in Java is beside this module, and its class in the jar. Every commit that it creates has
-user metadata that says so.
+the user metadata `LOG_STORE_MARK`.
 """
 
 from __future__ import annotations
@@ -12,5 +12,3 @@ JAR = Path(__file__).with_name("delta-maintenance-log-store.jar")
 """The jar, for `spark.jars` or `--jars`."""
 SETTINGS = {"spark.delta.logStore.s3a.impl": "delta_maintenance.ConditionalPutLogStore"}
 """The configuration of a Spark session that commits with it."""
-MARK = ("delta-log-store", "conditional-put")
-"""Name and value of the user metadata of its commits."""

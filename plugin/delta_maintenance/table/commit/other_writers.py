@@ -5,13 +5,20 @@ Options do not.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeGuard
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import RefusedError
 
 OtherWriters = Literal["conditional_put", "spark", "none"]
 """The other writers of a table on S3: writers with conditional puts, Delta Spark, or none."""
+LOG_STORE_MARK = ("delta-log-store", "conditional-put")
+"""Name and value of the user metadata of commits by our log store for Delta Spark."""
+
+
+def is_delta_spark(engine: object) -> TypeGuard[str]:
+    """Whether a commit is by Delta Spark, to judge by its `engineInfo`."""
+    return isinstance(engine, str) and engine.startswith("Apache-Spark/") and "Delta-Lake" in engine
 
 
 class DeclaredWriters(Protocol):
