@@ -43,6 +43,7 @@ class OperationMethods:
         allow_append_only: bool = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         quiet: timedelta | str | None = ...,
+        forget_overwritten_commits: bool = ...,
         dry_run: Literal[False] = ...,
         report: str | None = ...,
     ) -> FsckResult: ...
@@ -59,6 +60,7 @@ class OperationMethods:
         allow_append_only: bool = ...,
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         quiet: timedelta | str | None = ...,
+        forget_overwritten_commits: bool = ...,
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> FsckPlan: ...

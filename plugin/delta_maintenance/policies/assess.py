@@ -38,6 +38,7 @@ from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance.table.commit.other_writers import require_declared_writers
+from delta_maintenance.table.evidence.overwritten_commits import require_not_overwritten
 from delta_maintenance.table.read.file_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -113,6 +114,8 @@ def assess_table(
     try:
         table.expect(Access.READ)
         snapshot = snapshots.newest()
+        segment = snapshot.log.segment
+        require_not_overwritten(table.store, segment.guarded, segment.commits_by_version)
         if policy_table.is_ledger and snapshot.metadata.name != TABLE_NAME:
             return _left_alone(policy_table, "the table is no ledger", now=now)
         return assess(

@@ -31,12 +31,14 @@ from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.table.commit.manifests import MANIFESTS
 from delta_maintenance.table.read import Checkpoint, list_log
 from tests.support.operations.fsck_findings import (
+    COPY,
     ROW_ID_COLUMNS,
     VECTOR_FILE,
     add_again,
     decimal_partition,
     encrypt_file,
     look,
+    lose_commit,
     narrow_file,
     repeat_row_ids,
 )
@@ -207,10 +209,11 @@ SEEDS: dict[str, Seed] = {
         lambda t: t.store.put(LINKS, b"file:/t/a\n"), MANIFESTS, configuration=NO_VECTORS
     ),
     "unreadable-version": Seed(
-        lambda t: t.rewrite(0, PROTOCOL),
-        "_delta_log",
-        {"remove-of-absent-file": 2},
+        lambda t: t.rewrite(0, PROTOCOL), "_delta_log", {"remove-of-absent-file": 2}
     ),
+    "overwritten-commit": Seed(lose_commit, COPY, {"file-of-overwritten-commit": 1}),
+    "file-of-overwritten-commit": Seed(lose_commit, "lost", {"overwritten-commit": 1}),
+    "uncertain-commit": Seed(lambda t: lose_commit(t, marked=False), COPY),
     "log-gap": Seed(lambda t: t.drop(commit_name(2)), commit(2), {"unreadable-version": 1}),
     "history-gap": Seed(
         lambda t: [t.checkpoint(3), t.drop(commit_name(1))], commit(1), configuration={}

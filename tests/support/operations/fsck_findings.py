@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from delta_maintenance.operations.fsck.examination import TableExamination, examine
+from delta_maintenance.protocol.delta_log.file_names import guarded_names
 from tests.support.hostile.encrypted_files import encrypted
 from tests.support.tables import actions as log
 from tests.support.tables.sound_tables import CONFIGURATION, ROWS, SoundTable, parquet
-from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, parquet_bytes
+from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, log_text, parquet_bytes
 
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
@@ -35,6 +36,17 @@ def problems(table: TableBuilder) -> dict[str, list[str]]:
 def add_again(table: SoundTable, path: str, **fields: Any) -> log.Action:
     """Returns the add of a live file, with other fields."""
     return {"add": {**table.live(path), "dataChange": False} | fields}
+
+
+COPY = f"_delta_log/{guarded_names(4, 'lost')[0]}"
+
+
+def lose_commit(table: SoundTable, *, marked: bool = True) -> None:
+    """Writes the copy of a commit of which the log has another version."""
+    copy, mark = guarded_names(4, "lost")
+    table.write(copy, log_text([log.add("lost")]))
+    if marked:
+        table.write(mark, b"")
 
 
 def decimal_partition(value: str) -> Callable[[SoundTable], object]:

@@ -104,6 +104,12 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "unreadable-version": played(RESTORE),
     "log-gap": played(RESTORE),
     "lost-commit": (ByPerson("from the catalog which of the staged files is the commit"),),
+    "overwritten-commit": (
+        ByPerson("what later versions need of the commit"),
+        *played("fsck --forget-overwritten-commits"),
+    ),
+    "file-of-overwritten-commit": played("fsck --forget-overwritten-commits"),
+    "uncertain-commit": played(*AGED),
     "history-gap": (*played(RESTORE), *played(*AGED)),
     "unreadable-commit": played(RESTORE),
     "archived-log-file": played(RETRIEVE),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,79 +11,23 @@ from delta_maintenance.address import Address
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import RefusedError, StorageError
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.storage.core import FileStatus, Put
 from delta_maintenance.table.commit.guarded import guarded_commits
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read.segment import list_log
+from tests.support.logs.beside_spark import MINUTE, SPARK, WINDOW, SteppedStore, quiet_table
 from tests.support.logs.transactions import append, commit
 from tests.support.tables import actions as log
-from tests.support.tables.table_builder import EPOCH_MS, TableBuilder, log_text
-
-WINDOW = timedelta(minutes=10)
-MINUTE = 60_000
-SPARK: dict[str, Any] = {"other_writers": "spark", "quiet": WINDOW}
-
-
-class SteppedStore(MemoryStore):
-    """A bucket of S3 that counts requests, and calls a function before each of them."""
-
-    def __init__(self) -> None:
-        super().__init__(now_ms=lambda: self.clock_ms)
-        self.address = Address.parse("s3://bucket/t")
-        self.clock_ms = EPOCH_MS
-        self.requests: list[str] = []
-        self.before: Callable[[str], object] = lambda request: None
-
-    def _note(self, request: str) -> None:
-        self.requests.append(request)
-        self.before(request)
-
-    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
-        self._note(f"list {directory}")
-        return super().list_from(directory, start)
-
-    def stat(self, path: str) -> FileStatus | None:
-        self._note(f"stat {path}")
-        return super().stat(path)
-
-    def read(self, path: str) -> bytes:
-        self._note(f"read {path}")
-        return super().read(path)
-
-    def put_if_absent(self, path: str, data: bytes) -> Put:
-        self._note(f"put {path}")
-        return super().put_if_absent(path, data)
-
-    def delete(self, path: str) -> None:
-        self._note(f"delete {path}")
-        super().delete(path)
-
-    def spark_commits(self, *lines: log.Action, version: int | None = None) -> int:
-        """Commits as Delta Spark does after its check: by a put that replaces what is there."""
-        names = [status.path for status in MemoryStore.list_from(self, "_delta_log", "0")]
-        newest = max(int(Path(name).stem) for name in names if name.endswith(".json"))
-        version = newest + 1 if version is None else version
-        self.put(f"_delta_log/{version:020d}.json", log_text(lines))
-        return version
-
-    def names(self) -> list[str]:
-        """The guarded files, without their versions and IDs."""
-        paths = [status.path for status in MemoryStore.list_from(self, "_delta_log", "_guarded")]
-        return [path.rpartition(".")[2] for path in paths]
+from tests.support.tables.table_builder import TableBuilder
 
 
 @pytest.fixture
 def store() -> SteppedStore:
-    return SteppedStore()
+    return quiet_table()[1]
 
 
 @pytest.fixture
 def table(store: SteppedStore) -> TableBuilder:
-    builder = TableBuilder(store)
-    builder.commit([log.protocol(), log.metadata(), log.add("a"), log.add("b")])
-    store.now_ms = lambda: store.clock_ms
-    store.clock_ms += 30 * MINUTE
-    return builder
+    return TableBuilder(store)
 
 
 def put_of(version: int) -> str:

@@ -35,6 +35,7 @@ GroupKind = Literal[
     "staged-commits",
     "hadoop-checksums",
     "temporary-files",
+    "guarded-commits",
     "sidecars",
 ]
 """In the order of deletion: a file is deleted after all files that depend on it."""

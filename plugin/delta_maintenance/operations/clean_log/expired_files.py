@@ -49,6 +49,15 @@ def outdated_groups(
     deleted = {name for group in groups if group is not None for name in group.names}
     groups.append(_hadoop_checksums(entries, cut_off, deleted))
     groups.append(_temporary_files(entries, ages.temporary_ms))
+    groups.append(
+        _by_age(
+            "guarded-commits",
+            [entry for entry in entries if entry.file.kind in _GUARDED],
+            ages.temporary_ms,
+            "Delta Spark cannot overwrite their commits any more",
+            "Delta Spark may still overwrite its commit",
+        )
+    )
     groups.append(_sidecars(entries, ages.sidecar_ms, referenced))
     return tuple(group for group in groups if group is not None)
 
@@ -71,6 +80,7 @@ _KINDS: dict[GroupKind, tuple[LogFileKind, ...]] = {
     ),
     "staged-commits": (LogFileKind.STAGED_COMMIT,),
 }
+_GUARDED = (LogFileKind.GUARDED_COPY, LogFileKind.GUARDED_MARK)
 _BECAUSE: dict[GroupKind, tuple[str, str]] = {
     "compactions": (
         "they begin at or before the cut-off checkpoint, after which readers start",

@@ -18,6 +18,7 @@ from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.table.commit.other_writers import guarded_window
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.assessment import LastRun
@@ -272,13 +273,30 @@ class OperationRecord(Generic[O, P, R]):
         own_prepare = getattr(code, "prepare", None)
         if own_prepare is not None:
             prepared: Prepared[P, R] | None = own_prepare(table, options, context)
-            return prepared
+            return prepared and self._verified(prepared, table, options)
         subject = table if self.takes == "table" else context.snapshot_of(table)
         plan: P = code.plan(subject, options, context)
         if getattr(plan, "engine", "local") != "spark":
             context = context.without_engine()
         reused = {"snapshot": subject} if self.reuses_snapshot else {}
-        return Prepared(plan=plan, apply=partial(code.apply, table, plan, context, **reused))
+        apply = partial(code.apply, table, plan, context, **reused)
+        return self._verified(Prepared(plan=plan, apply=apply), table, options)
+
+    def _verified(self, prepared: Prepared[P, R], table: Table, options: O) -> Prepared[P, R]:
+        """Returns it so that guarded commits are verified after `apply`, whatever its outcome."""
+        declared: Any = options
+        if not has_field(options, "quiet") or guarded_window(table.uri, declared) is None:
+            return prepared
+
+        def apply() -> R:
+            from delta_maintenance.table.evidence.overwritten_commits import verify_guarded
+
+            try:
+                return prepared.apply()
+            finally:
+                verify_guarded(table.store)
+
+        return replace(prepared, apply=apply)
 
     def is_held_by(self, last_runs: Iterable[LastRun]) -> str | None:
         """Returns why the operation must not run on a corrupt table, as one clause; None if it may.

@@ -95,6 +95,11 @@ class FsckOptions(Record):
         "with conditional puts (delta-rs, Trino and others), Delta Spark, or none",
     )
     quiet: flags.QuietField = None
+    forget_overwritten_commits: bool = option(
+        False,
+        "delete the copies of commits that Delta Spark overwrote, once their loss was dealt with; "
+        "until then, the table is corrupt",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +120,7 @@ RepairAction = Literal[
     "remove-empty-checkpoint",
     "copy-misnamed-files",
     "write-manifests",
+    "forget-overwritten-commits",
     "remove-missing-files",
     "remove-doubled-files",
     "restore-append-only",
@@ -289,7 +295,12 @@ RECORD = OperationRecord(
     effects=Effects(commits=True, adds_files=True),
     runs_on_corrupt=True,
     only_reads=lambda options: (
-        not (options.repair or options.remove_missing_files or options.remove_doubled_files)
+        not (
+            options.repair
+            or options.remove_missing_files
+            or options.remove_doubled_files
+            or options.forget_overwritten_commits
+        )
     ),
     spark=SparkPart(
         engine="delta_maintenance.spark.fsck:SparkContents",

@@ -43,6 +43,7 @@ from delta_maintenance.operations.fsck.checks.log import (
     check_commits,
     check_compactions,
     check_gaps,
+    check_guarded,
     check_hadoop_checksums,
     check_mapping,
     check_names,
@@ -247,6 +248,7 @@ class _Attempt:
         check_stated_version(managed, last_version, findings)
         check_gaps(managed, listing, last_version, history, findings)
         check_names(inventory, findings, now=self.now)
+        check_guarded(store, listing, findings)
         check_hadoop_checksums(store, inventory, findings)
         check_hint(store, inventory, findings)
         if history is not None:

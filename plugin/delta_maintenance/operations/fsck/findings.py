@@ -193,6 +193,21 @@ KINDS: Mapping[str, FindingKind] = {
         "corrupt", "restore the missing commits from a backup; until then, open an older version"
     ),
     "lost-commit": FindingKind("corrupt", LOST_COMMIT),
+    "overwritten-commit": FindingKind(
+        "corrupt",
+        "restore what later versions need from the copy, from the files that the commit added, or "
+        "from the old version of the commit in a versioned bucket; then run fsck "
+        "--forget-overwritten-commits, and the operation again",
+    ),
+    "file-of-overwritten-commit": FindingKind(
+        "note",
+        "run fsck --forget-overwritten-commits, once the loss of the commit was dealt with",
+    ),
+    "uncertain-commit": FindingKind(
+        "warning",
+        "compare the history with the record of the run; after a day, the next commit deletes the "
+        "copy, and so does clean-log after a checkpoint",
+    ),
     "history-gap": FindingKind(
         "warning",
         "no action is needed to read the newest version; clean-log deletes the older history",

@@ -44,6 +44,8 @@ def proposed_repairs(
         return (), ("nothing is repaired while files of the log are archived",)
     repairs: list[Repair] = []
     notes: list[str] = []
+    if options.forget_overwritten_commits:
+        repairs.extend(_overwritten(examination))
     if options.repair:
         checkpoints = list(_checkpoints(examination, notes))
         repairs.extend(_checksums(examination, checkpoints))
@@ -268,6 +270,17 @@ def _manifests(examination: TableExamination) -> Iterator[Repair]:
             version=examination.version,
             reason=f"{count_text(number, 'manifest')} of other files than the live ones, which the "
             "log states",
+        )
+
+
+def _overwritten(examination: TableExamination) -> Iterator[Repair]:
+    rows = _findings_between(examination, "overwritten-commit", 0, examination.version)
+    if rows.num_rows:
+        yield Repair(
+            action="forget-overwritten-commits",
+            reason="the copies are evidence that no reader opens, and nothing brings the commits "
+            "back into the log",
+            paths=tuple(rows["path"].to_pylist()),
         )
 
 

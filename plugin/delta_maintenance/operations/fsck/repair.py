@@ -49,6 +49,7 @@ from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
 from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
 from delta_maintenance.storage.core.listing import STATUSES
+from delta_maintenance.table.commit.guarded import guarded_commits
 from delta_maintenance.table.commit.manifests import write_manifests
 from delta_maintenance.table.commit.outcome import CommitOutcome, Conflicted, Landed
 from delta_maintenance.table.commit.transaction import Transaction, Writer
@@ -89,6 +90,8 @@ class Repairing:
                     return self._copy_misnamed_files(repair)
                 case "write-manifests":
                     return self._write_manifests(repair)
+                case "forget-overwritten-commits":
+                    return self._forget_overwritten_commits(repair)
                 case "rewrite-hint" | "remove-hint":
                     return self._write_hint(repair)
                 case "restore-append-only":
@@ -247,6 +250,12 @@ class Repairing:
         snapshot = self._require_sound_base(self.table.snapshot())
         require_writable(snapshot, Operation.COMMIT)
         return _outcome(repair, "done", version=snapshot.version, count=write_manifests(snapshot))
+
+    def _forget_overwritten_commits(self, repair: Repair) -> RepairOutcome:
+        guards = guarded_commits(self.found.inventory.listing.guarded)
+        paths = [p for guard in guards if guard.copy.path in repair.paths for p in guard.paths]
+        self._require_deleted(self.table.store.delete_many(paths))
+        return _outcome(repair, "done", count=len(repair.paths))
 
     def _presence(self, snapshot: Snapshot) -> Presence:
         """Lists the files again."""

@@ -27,6 +27,10 @@ from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.segment import list_log
 
+GUARDED_FOR = timedelta(days=1)
+"""The age at which a copy is deleted. Delta Spark and S3A try a put again for minutes; this also
+covers a driver that was suspended between its check and its put, as the least retention of logs
+does."""
 _logger = logging.getLogger(__name__)
 _LISTED_VERSIONS = 300
 """The number of versions before a commit that are listed: with their other files, a listing of one

@@ -36,6 +36,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import (
 from delta_maintenance.protocol.ndjson.parse import FileLines, MapKeys, parse_file_actions
 from delta_maintenance.protocol.ndjson.split import CommitText, SingleActions, parse_other_lines
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.evidence.overwritten_commits import require_not_overwritten
 from delta_maintenance.table.read.active_files import key_hashes
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.file_changes import RolledCommits
@@ -115,6 +116,7 @@ def _examine(snapshot: Snapshot) -> Evidence:
     log = snapshot.log
     if log.contradiction is not None:
         return Evidence(problem=log.contradiction)
+    require_not_overwritten(log.store, log.segment.guarded, log.segment.commits_by_version)
     examination = _Examination(log)
     problem = next(examination.problems(), None)
     return Evidence(

@@ -83,6 +83,11 @@ class LogSegment:
     """As in the listing."""
 
     @property
+    def commits_by_version(self) -> dict[int, LogEntry]:
+        """The commits after the checkpoint."""
+        return {entry.file.version or 0: entry for entry in self.commits}
+
+    @property
     def base_version(self) -> int:
         """The version of the checkpoint, -1 without one."""
         return self.checkpoint.version if self.checkpoint is not None else -1

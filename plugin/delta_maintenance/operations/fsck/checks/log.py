@@ -42,6 +42,7 @@ from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL_NAME
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.evidence.overwritten_commits import describe_loss, states_of
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_hint
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.managed_log import LOST_COMMIT, ManagedStore
@@ -79,6 +80,25 @@ def check_names(inventory: LogInventory, findings: Findings, *, now: datetime) -
         else:
             problem = "other parts of the checkpoint are missing"
             findings.add("incomplete-checkpoint", problem, path=path)
+
+
+def check_guarded(store: Store, listing: LogListing, findings: Findings) -> None:
+    """Finds commits of this library that Delta Spark overwrote on S3, and what was lost."""
+    for guard, state in states_of(store, listing.guarded, listing.commits):
+        version, path = guard.version, guard.copy.path
+        if state == "uncertain":
+            problem = "another commit has the version, and this one may have had it before"
+            findings.add("uncertain-commit", problem, version=version, path=path)
+        elif state == "overwritten":
+            lost = describe_loss(store, guard)
+            findings.add("overwritten-commit", lost.problem, version=version, path=path)
+            for paths, problem in (
+                (lost.removed, "an overwritten commit removed the file"),
+                (lost.added, "an overwritten commit added the file"),
+            ):
+                findings.add_files(
+                    "file-of-overwritten-commit", problem, paths=paths, version=version
+                )
 
 
 def check_stated_version(store: Store, last_version: int, findings: Findings) -> None:

@@ -1,0 +1,196 @@
+"""A guarded commit that Delta Spark overwrites is noticed, and named with what was lost."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from delta_maintenance.clock import instant
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations.core import RunContext, find
+from delta_maintenance.policies.assess import assess_table
+from delta_maintenance.policies.definition.policy import Policy
+from delta_maintenance.table.evidence.overwritten_commits import states_of, verify_guarded
+from delta_maintenance.table.read import Table
+from delta_maintenance.table.read.segment import list_log
+from tests.support.logs.beside_spark import MINUTE, SPARK, SteppedStore, quiet_table
+from tests.support.logs.transactions import append, commit, transaction
+from tests.support.tables import actions as log
+from tests.support.tables.table_builder import TableBuilder
+
+
+class Killed(BaseException):
+    """The process has ended."""
+
+
+@pytest.fixture
+def store() -> SteppedStore:
+    return quiet_table()[1]
+
+
+@pytest.fixture
+def table(store: SteppedStore) -> TableBuilder:
+    return TableBuilder(store)
+
+
+def rewrite(table: TableBuilder, **writer: Any) -> int:
+    """Replaces the files a and b by c."""
+    txn = transaction(table, "OPTIMIZE", **SPARK | writer)
+    txn.stage_removes([log.remove(name, size=10)["remove"] for name in "ab"])
+    txn.stage_adds([log.add("c", size=20)["add"]])
+    return int(commit(txn).version)
+
+
+def states(store: SteppedStore) -> dict[int, str]:
+    listing = list_log(store)
+    return {g.version: state for g, state in states_of(store, listing.guarded, listing.commits)}
+
+
+def run(store: SteppedStore, verb: str, **options: Any) -> Any:
+    """Plans and applies, as each surface does."""
+    record = find(verb)
+    context = RunContext.at(instant(store.clock_ms))
+    prepared = record.prepare(Table(store), record.options(**options), context)
+    assert prepared is not None
+    return prepared.apply()
+
+
+def kinds(result: Any) -> dict[str, int]:
+    """The findings about commits that may have been overwritten."""
+    counts = {count.kind: count.count for count in result.counts}
+    return {kind: number for kind, number in counts.items() if kind.endswith("-commit")}
+
+
+def set_property(store: SteppedStore, **options: Any) -> Any:
+    return run(store, "set-properties", **{"properties": {"a": "b"}, **SPARK, **options})
+
+
+def assessed(store: SteppedStore) -> Any:
+    policy = Policy.model_validate(
+        {"version": 1, "tables": [{"name": "t", "uri": store.root, "optimize": True}]}
+    )
+    return assess_table(Table(store), policy.named_tables[0], now=instant(store.clock_ms))
+
+
+def test_a_sound_commit_is_verified_by_all(table: TableBuilder, store: SteppedStore) -> None:
+    rewrite(table)
+    assert states(store) == {1: "sound"}
+    verify_guarded(store)
+    assert assessed(store).status != "failed"
+    assert kinds(run(store, "fsck")) == {}
+    assert set_property(store).version == 2
+
+
+def test_an_overwritten_commit_is_named_with_what_was_lost(
+    table: TableBuilder, store: SteppedStore
+) -> None:
+    rewrite(table)
+    store.spark_commits(log.add("s"), version=1)
+    with pytest.raises(CorruptTableError) as caught:
+        verify_guarded(store)
+    assert caught.value.exit_status == 5 and caught.value.version == 1
+    words = (
+        "OPTIMIZE of 2023-11-14T23:13:20Z was overwritten by Apache-Spark/4.2.0",
+        "files that it removed, live again: 2 (20 bytes)",
+        "files that it added, now in no version: 1 (20 bytes)",
+    )
+    for text in words:
+        assert text in caught.value.problem, caught.value.problem
+    assert "damaged" not in caught.value.problem
+    # No other operation writes on top of it or deletes its files.
+    for verb, options in (("set-properties", {"properties": {"a": "b"}, **SPARK}), ("vacuum", {})):
+        with pytest.raises(CorruptTableError, match="was overwritten"):
+            run(store, verb, **options)
+    assessment = assessed(store)
+    assert assessment.exit_status == 5 and "was overwritten" in assessment.problem
+
+
+def test_fsck_lists_the_files_and_ends_the_finding(
+    table: TableBuilder, store: SteppedStore
+) -> None:
+    rewrite(table)
+    store.spark_commits(log.add("s"), version=1)
+    found = run(store, "fsck")
+    assert kinds(found) == {"overwritten-commit": 1, "file-of-overwritten-commit": 3}
+    files = [f.path for f in found.findings if f.kind == "file-of-overwritten-commit"]
+    assert files == ["a", "b", "c"]
+    forgotten = run(store, "fsck", forget_overwritten_commits=True)
+    assert [repair.status for repair in forgotten.repairs] == ["done"]
+    assert kinds(forgotten) == {} and store.names() == []
+    store.clock_ms += 30 * MINUTE
+    assert set_property(store).version == 2
+
+
+def test_versions_that_need_a_lost_file_are_named(table: TableBuilder, store: SteppedStore) -> None:
+    rewrite(table)
+    store.spark_commits(log.remove("c"), log.add("d"))
+    store.spark_commits(log.add("e"))
+    store.spark_commits(log.add("s"), version=1)
+    with pytest.raises(CorruptTableError, match="versions 2 refer to files that it added"):
+        verify_guarded(store)
+
+
+def test_the_end_of_a_run_notices_it(table: TableBuilder, store: SteppedStore) -> None:
+    def race(request: str) -> None:
+        if request.endswith(".landed"):
+            store.before = lambda request: None
+            store.spark_commits(log.add("s"), version=1)
+
+    store.before = race
+    with pytest.raises(
+        CorruptTableError, match="SET TBLPROPERTIES .* changes without effect: metadata"
+    ):
+        set_property(store)
+
+
+def test_a_killed_run_is_at_most_uncertain(store: SteppedStore) -> None:
+    requests = 0
+    while True:
+        table, store = quiet_table()
+        left = [requests]
+
+        def kill(request: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        txn = append(table, **SPARK)
+        store.before = kill
+        try:
+            commit(txn)
+            break
+        except Killed:
+            store.before = lambda request: None
+        marked = "landed" in store.names()
+        store.spark_commits(log.add("s"), version=1)
+        state = states(store).get(1)
+        assert state == ("overwritten" if marked else "uncertain" if store.names() else None)
+        if state != "overwritten":
+            verify_guarded(store)
+            uncertain = {"uncertain-commit": 1} if state == "uncertain" else {}
+            assert kinds(run(store, "fsck")) == uncertain
+        requests += 1
+    assert requests >= 5
+
+
+def test_a_commit_that_a_log_clean_up_deleted_is_not_overwritten(
+    table: TableBuilder, store: SteppedStore
+) -> None:
+    rewrite(table)
+    store.spark_commits(log.add("d"))
+    table = TableBuilder(store)
+    store.delete(f"_delta_log/{1:020d}.json")
+    assert states(store) == {1: "deleted"}
+    verify_guarded(store)
+
+
+def test_copies_are_deleted_a_day_later(table: TableBuilder, store: SteppedStore) -> None:
+    set_property(store)
+    store.clock_ms += timedelta(days=1) // timedelta(milliseconds=1)
+    set_property(store, properties={"a": "c"})
+    assert set(states(store)) == {1, 2}
+    store.clock_ms += 1
+    set_property(store, properties={"a": "d"})
+    assert set(states(store)) == {2, 3}
