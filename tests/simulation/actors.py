@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.errors import (
@@ -50,12 +50,22 @@ _ARRIVES = 0.05
 class Actor:
     """Runs one task after the other, and each task again if it died."""
 
-    def __init__(self, name: str, world: World, schedule: Schedule, *, tasks: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        schedule: Schedule,
+        *,
+        tasks: int,
+        breaks_ms: Sequence[int] = (),
+    ) -> None:
+        """`breaks_ms` are the times that may pass before each task."""
         self.name = name
         self.world = world
         self.schedule = schedule
         self.chance = schedule.random
         self.tasks = tasks
+        self.breaks_ms = breaks_ms
         self.skew = timedelta(milliseconds=self.chance.randint(-SKEW_MS, SKEW_MS))
         self.crashes = 0
         self.faults = 0
@@ -67,11 +77,23 @@ class Actor:
         for number in range(self.tasks):
             while self.world.hold:
                 self.schedule.pause()
+            if self.breaks_ms:
+                self.rest(self.chance.choice(self.breaks_ms))
             self.world.at_work[self.name] = self.world.now_ms
             self.run(f"task-{self.name}-{number}")
             del self.world.at_work[self.name]
             self.world.wanted_back.pop(self.name, None)
             self.schedule.pause()
+
+    def rest(self, duration_ms: int) -> None:
+        """Waits while others work; if all actors wait, the next one of them wakes."""
+        world = self.world
+        wakes_ms = world.resting[self.name] = world.now_ms + duration_ms
+        while world.now_ms < wakes_ms:
+            if len(world.resting) == self.schedule.num_alive:
+                world.now_ms = max(world.now_ms, min(world.resting.values()))
+            self.schedule.pause()
+        del world.resting[self.name]
 
     def run(self, task: str) -> None:
         raise NotImplementedError

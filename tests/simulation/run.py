@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ KEEPERS = 2
 TASKS = 5
 """Tasks of each actor."""
 _LEGACY = ("appendOnly", "invariants")
-_PROTOCOLS = (
+PROTOCOLS = (
     log.protocol(1, 2),
     log.features("deletionVectors", writer_only=_LEGACY),
     log.features("deletionVectors", writer_only=[*_LEGACY, "inCommitTimestamp"]),
@@ -69,7 +69,7 @@ def play(seed: int) -> Played:
     schedule = Schedule(seed, persistence=chance.choice((0.0, 0.5, 0.8, 0.95)))
     days = chance.choice((1, 1, 1, 7))
     world = World(schedule.random, data_retention_ms=days * DAY_MS, now_ms=EPOCH_MS)
-    _begin(world, chance, retention_days=days)
+    begin(world, chance, retention_days=days)
     # If all actors could do everything, harmful pairs would seldom meet.
     kinds = [write, *chance.sample(KINDS, chance.choice((1, 2, 3, len(KINDS))))]
     operations = chance.sample(sorted(OPERATIONS), chance.choice((1, 2, 3, len(OPERATIONS))))
@@ -80,7 +80,7 @@ def play(seed: int) -> Played:
     actors: list[Actor] = [*writers, *keepers, Calendar("calendar", world, schedule, tasks=TASKS)]
     for actor in actors:
         schedule.begin(actor.work)
-    with _on_its_own_clock(world), single_threaded():
+    with on_its_own_clock(world), single_threaded():
         schedule.run()
         while world.late:
             world.deliver()
@@ -91,7 +91,7 @@ def play(seed: int) -> Played:
 
 
 @contextmanager
-def _on_its_own_clock(world: World) -> Iterator[None]:
+def on_its_own_clock(world: World) -> Iterator[None]:
     """Where an operation takes no clock of its caller, its commits take the world's, and no nap."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now", lambda: datetime.fromtimestamp(world.now_ms / 1000, UTC))
@@ -100,13 +100,19 @@ def _on_its_own_clock(world: World) -> Iterator[None]:
         yield
 
 
-def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:
+def begin(
+    world: World,
+    chance: random.Random,
+    *,
+    retention_days: int,
+    protocols: Sequence[log.Action] = PROTOCOLS,
+) -> None:
     """A table with a history that is longer than any retention."""
     configuration = {
         "delta.deletedFileRetentionDuration": f"interval {retention_days} days",
         "delta.logRetentionDuration": f"interval {retention_days + chance.choice((0, 1))} days",
     }
-    protocol = chance.choice(_PROTOCOLS)
+    protocol = chance.choice(protocols)
     tracks = "rowTracking" in protocol["protocol"].get("writerFeatures", ())
     versions = chance.randint(2, 8)
     # Files from before that have no row IDs.
@@ -117,7 +123,7 @@ def _begin(world: World, chance: random.Random, *, retention_days: int) -> None:
         if version == 0:
             lines.append(log.metadata(partitioned_by=["part"], configuration=configuration))
         if version in (0, upgraded_at):
-            lines.append(protocol if version == upgraded_at else _PROTOCOLS[0])
+            lines.append(protocol if version == upgraded_at else PROTOCOLS[0])
         deleted = frozenset[str]()
         if live and chance.random() < 0.7:
             gone = live.pop(chance.randrange(len(live)))

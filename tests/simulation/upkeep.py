@@ -58,9 +58,17 @@ class Asked:
 class Keeper(Actor):
     """Runs random operations; the table is checked after each."""
 
-    def __init__(self, *args: Any, operations: Sequence[str], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        operations: Sequence[str],
+        settings: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`settings` are further options of `set-properties`."""
         super().__init__(*args, **kwargs)
         self.operations = operations
+        self.settings = settings or {}
         self.endings: list[tuple[str, str]] = []
         self.is_alone = self.tasks == 0
 
@@ -178,6 +186,7 @@ def _set_properties(keeper: Keeper, table: Table, asked: Asked) -> str:
         properties=asked.chance.choice(_PROPERTIES),
         operation_id=asked.task,
         operation_since=asked.since,
+        **keeper.settings,
     )
     new_id = keeper.world.new_id
     planned = set_properties.plan(

@@ -28,6 +28,8 @@ SKEW_MS = 120_000
 LOG = "_delta_log/"
 HINT = f"{LOG}_last_checkpoint"
 MARK = "delta.rowTracking"
+UNCONDITIONAL = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
+"""The `engineInfo` of commits that may overwrite others."""
 _COMMIT = re.compile(rf"{LOG}(\d{{20}})\.json")
 _CHECKPOINT = re.compile(rf"{LOG}(\d{{20}})\.checkpoint\..*")
 _COMPACTION = re.compile(rf"{LOG}(\d{{20}})\.(\d{{20}})\.compacted\.json")
@@ -63,6 +65,9 @@ class Ledger:
         """Declared by writers before they commit, by transaction ID. Other commits move no row."""
         self.row_ids: dict[str, tuple[int, int]] = {}
         """The base row ID and commit version of each path, while row tracking is enabled."""
+        self.overwritten: dict[str, int] = {}
+        """The version of each transaction ID whose commit another one replaced. From the first one
+        on, files and rows need not be as their writers intended."""
         self._given: list[tuple[int, int]] = []
         self._mark = -1
         self._in_commit_ms: int | None = None
@@ -73,11 +78,16 @@ class Ledger:
 
     def rows(self, state: State) -> frozenset[str]:
         """The rows of the table; each is in one file."""
-        found: list[str] = []
+        rows = self.rows_of_files(state)
+        assert len(rows) == len(set(rows)), "a row stands in two live files"
+        return frozenset(rows)
+
+    def rows_of_files(self, state: State) -> list[str]:
+        """The rows of all live files, also where files have rows in common."""
+        rows: list[str] = []
         for path, vector in state.live:
-            found += self.rows_of[path] - self.deleted_by.get(vector or "", frozenset())
-        assert len(found) == len(set(found)), "a row stands in two live files"
-        return frozenset(found)
+            rows += self.rows_of[path] - self.deleted_by.get(vector or "", frozenset())
+        return rows
 
     def take(self, version: int, text: bytes, *, now_ms: int) -> None:
         assert version == len(self.states), f"version {version} was committed out of its turn"
@@ -96,16 +106,38 @@ class Ledger:
         adds = [line["add"] for line in lines if "add" in line]
         removes = [line["remove"] for line in lines if "remove" in line]
         operation = info["operation"]
-        if version:
-            self._own(version, info)
-            self._judge_protocol(before, after, operation)
-            self._judge_files(before, after, removes, info)
-        self._judge_time(before, after, lines[0], now_ms)
-        self._judge_row_ids(version, after, adds)
+        self._own(version, info)
+        if not self.overwritten:
+            if version:
+                self._judge_protocol(before, after, operation)
+                self._judge_files(before, after, removes, info)
+            self._judge_time(before, after, lines[0], now_ms)
+            self._judge_row_ids(version, after, adds)
         self.texts.append(text)
         self.states.append(after)
         self.times_ms.append(now_ms)
         self.operations.append(operation)
+
+    def overwrite(self, version: int, text: bytes, *, now_ms: int) -> None:
+        """Takes a commit in the place of another one, and again those that follow it."""
+        later = list(zip(self.texts[version + 1 :], self.times_ms[version + 1 :], strict=True))
+        for by_version in (self.texts, self.states, self.times_ms, self.operations):
+            del by_version[version:]
+        gone = {name: at for name, at in self.owners.items() if at >= version}
+        self.overwritten |= {name: at for name, at in gone.items() if at == version}
+        self.owners = {name: at for name, at in self.owners.items() if at < version}
+        self.tasks = {name: at for name, at in self.tasks.items() if at < version}
+        self.take(version, text, now_ms=now_ms)
+        for later_text, later_ms in later:
+            self.take(len(self.states), later_text, now_ms=later_ms)
+
+    def intended_rows(self) -> frozenset[str]:
+        """The rows that the remaining commits inserted, without those that they deleted."""
+        rows = frozenset[str]()
+        for name in sorted(self.owners, key=self.owners.__getitem__):
+            effect = self.effects.get(name, Effect())
+            rows = (rows | effect.inserted) - effect.deleted
+        return rows
 
     def _own(self, version: int, info: Mapping[str, Any]) -> None:
         owner = self.owners.setdefault(info["txnId"], version)
@@ -206,6 +238,8 @@ class World:
         """The start of the current task of each actor."""
         self.wanted_back: dict[str, set[str]] = {}
         """Files that each writer has seen and is about to restore."""
+        self.resting: dict[str, int] = {}
+        """The time until which each actor waits that lets time pass."""
         self.late: list[tuple[str, bytes]] = []
         """Commits in flight."""
         self.checks = 0
@@ -371,6 +405,12 @@ class _Witness(MemoryStore):
         return put
 
     def put(self, path: str, data: bytes) -> None:
+        match = _COMMIT.fullmatch(path)
+        if match and f'"{UNCONDITIONAL}"'.encode() in data:
+            if self.put_if_absent(path, data) is Put.EXISTS:
+                super().put(path, data)
+                self._world.ledger.overwrite(int(match[1]), data, now_ms=self._world.now_ms)
+            return
         assert path in _HINTS or path.endswith(".tmp") or self.stat(path) is None, (
             f"{path} was overwritten"
         )

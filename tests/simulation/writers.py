@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from delta_maintenance.table.commit import Transaction
 from delta_maintenance.table.commit import Writer as Committer
 from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read import Snapshot, Table
-from tests.properties.model import State
+from tests.properties.model import State, state_of
 from tests.simulation.actors import Actor
 from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
 from tests.support.tables.actions import Action, add, dv_id
@@ -32,9 +32,17 @@ _VECTOR = b"\1" + bytes(44)
 class Writer(Actor):
     """Appends, deletes, rewrites, restores and annotates."""
 
-    def __init__(self, *args: Any, kinds: Sequence[Kind], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        kinds: Sequence[Kind],
+        settings: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`settings` are further ones of the transactions' `Writer`."""
         super().__init__(*args, **kwargs)
         self.kinds = kinds
+        self.settings = settings or {}
         self.outcomes: list[tuple[str, object]] = []
         """Effects by transaction ID; none for commits that died."""
 
@@ -58,7 +66,9 @@ class Writer(Actor):
             kind.__name__.upper(),
             operation_id=task,
             planned_version=planned[0],
-            writer=Committer(now=self.now, new_id=lambda: txn_id, sleep=lambda _: None),
+            writer=Committer(
+                now=self.now, new_id=lambda: txn_id, sleep=lambda _: None, **self.settings
+            ),
         )
         effect = kind(job, transaction)
         if effect is None:
@@ -71,7 +81,9 @@ class Writer(Actor):
         """Checks that the outcomes reported to this writer are the true ones."""
         for txn_id, outcome in self.outcomes:
             version = outcome.version if isinstance(outcome, Landed) else None
-            assert self.world.ledger.owners.get(txn_id) == version, f"{txn_id} was told {outcome}"
+            ledger = self.world.ledger
+            true = ledger.overwritten.get(txn_id, ledger.owners.get(txn_id))
+            assert true == version, f"{txn_id} was told {outcome}"
 
 
 class Job:
@@ -83,8 +95,9 @@ class Job:
         self.snapshot = snapshot
         self.txn_id = txn_id
         self.chance = world.chance
-        self.state: State = world.ledger.states[snapshot.version]
-        """The files of the snapshot, according to the judge."""
+        is_same = not world.ledger.overwritten
+        self.state: State = world.ledger.states[snapshot.version] if is_same else state_of(snapshot)
+        """The files of the snapshot, according to the judge while no commit was overwritten."""
 
     def pick(self, most: int) -> list[Action]:
         """Some live files, mostly of those that all writers change."""

@@ -49,6 +49,11 @@ class Schedule:
         self._failure: BaseException | None = None
         self._ended = threading.Event()
 
+    @property
+    def num_alive(self) -> int:
+        """The number of actors that have not ended."""
+        return len(self._alive)
+
     def begin(self, work: Work) -> None:
         """Adds an actor, which starts when the schedule first chooses it."""
         self._alive.append(_Actor(self, work))

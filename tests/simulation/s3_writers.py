@@ -1,0 +1,130 @@
+"""One seed of a table on S3 with writers of several engines, some of them without conditional puts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from delta_maintenance.address import Address
+from delta_maintenance.table.read import Table
+from tests.properties.model import state_of
+from tests.simulation.actors import Actor
+from tests.simulation.engines import (
+    CreateCommit,
+    Engine,
+    like_delta_rs,
+    with_log_store,
+    without_log_store,
+)
+from tests.simulation.run import PROTOCOLS, begin, on_its_own_clock
+from tests.simulation.upkeep import Keeper
+from tests.simulation.world import DAY_MS, HOUR_MS, World
+from tests.simulation.writers import KINDS, Writer, write
+from tests.support.stores.interleaving import Schedule, single_threaded
+from tests.support.tables.table_builder import EPOCH_MS
+
+MINUTE_MS = 60_000
+_UPKEEP = ("checkpoint", "checkpoint", "clean-log", "compact-log", "set-properties")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Who writes, and how long they take."""
+
+    engines: Sequence[CreateCommit]
+    settings: Mapping[str, Any]
+    """The settings of this library for each of its commits."""
+    pauses_ms: Sequence[int] = (0, 0, 2_000, MINUTE_MS, 30 * MINUTE_MS)
+    breaks_ms: Sequence[int] = (0, 0, 5_000, 5 * MINUTE_MS, 2 * HOUR_MS, DAY_MS)
+    """The times between two tasks of an actor."""
+
+
+CAREFUL = Setting(
+    engines=(with_log_store, with_log_store, like_delta_rs),
+    settings={"other_writers": "conditional_put"},
+)
+REFUSED = Setting(engines=(without_log_store, like_delta_rs), settings={"other_writers": "spark"})
+
+
+class S3World(World):
+    """A table at an address of S3. Its invariants are checked at the end."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance, data_retention_ms=DAY_MS, now_ms=EPOCH_MS)
+        self.store.address = Address.parse("s3://bucket/table")
+
+    def check(self, *, every_version: bool = False) -> None:
+        if every_version and not self.ledger.overwritten:
+            super().check()
+
+    def check_rows(self) -> None:
+        """No row is lost that a remaining commit inserted and none deleted."""
+        rows = self.ledger.rows_of_files(state_of(Table(self.store).snapshot()))
+        lost = self.ledger.intended_rows() - set(rows)
+        assert not lost, f"rows lost: {lost}"
+
+
+class Played:
+    """The run of one seed."""
+
+    def __init__(self, seed: int, setting: Setting) -> None:
+        chance = random.Random(f"s3 {seed}")
+        schedule = Schedule(seed, persistence=chance.choice((0.0, 0.5, 0.8, 0.95)))
+        self.world = world = S3World(schedule.random)
+        begin(world, chance, retention_days=1, protocols=PROTOCOLS[:2])
+        common: dict[str, Any] = {"breaks_ms": setting.breaks_ms, "settings": setting.settings}
+        kinds = [write, *chance.sample(KINDS, 2)]
+        self.ours = [Writer(f"w{n}", world, schedule, tasks=2, kinds=kinds, **common) for n in "01"]
+        self.keeper = Keeper("k", world, schedule, tasks=3, operations=_UPKEEP, **common)
+        del common["settings"]
+        self.engines = [
+            Engine(
+                f"e{n}",
+                world,
+                schedule,
+                tasks=3,
+                create=create,
+                pauses_ms=setting.pauses_ms,
+                **common,
+            )
+            for n, create in enumerate(setting.engines)
+        ]
+        actors: list[Actor] = [*self.ours, self.keeper, *self.engines]
+        for actor in actors:
+            schedule.begin(actor.work)
+        with on_its_own_clock(world), single_threaded():
+            schedule.run()
+            while world.late:
+                world.deliver()
+            for writer in self.ours:
+                writer.judge()
+            self.end()
+        self.crashes = sum(actor.crashes for actor in actors)
+        self.faults = sum(actor.faults for actor in actors)
+        self.turns = schedule.turns
+
+    def end(self) -> None:
+        self.world.check(every_version=True)
+        self.world.check_rows()
+
+    def numbers(self) -> Counter[str]:
+        """Counts of events."""
+        owners = [*self.world.ledger.owners, *self.world.ledger.overwritten]
+        return Counter(
+            {
+                "seeds": 1,
+                "turns": self.turns,
+                "crashes": self.crashes,
+                "failures": self.faults,
+                "overwritten": len(self.world.ledger.overwritten),
+                "commits of ours": sum("-w" in name or "-k" in name for name in owners),
+                "commits of others": sum("-e" in name for name in owners),
+            }
+        )
+
+
+def play(seed: int, setting: Setting) -> Played:
+    return Played(seed, setting)
