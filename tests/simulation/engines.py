@@ -11,7 +11,7 @@ from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.table.read.segment import latest_version, list_log
 from tests.properties.model import State
 from tests.simulation.actors import Actor
-from tests.simulation.world import UNCONDITIONAL, Effect
+from tests.simulation.world import UNCONDITIONAL, Effect, is_on
 from tests.simulation.writers import new_file
 from tests.support.tables.actions import Action, commit_info, remove
 from tests.support.tables.table_builder import log_text
@@ -47,11 +47,17 @@ class Engine(Actor):
         removes, adds, effect = self._change(store, state)
         ledger.effects[txn_id] = effect
         engine = UNCONDITIONAL if self.create is without_log_store else self.create.__name__
-        info = commit_info("WRITE", txnId=txn_id, engineInfo=engine, timestamp=self.world.now_ms)
+        info = {"txnId": txn_id, "engineInfo": engine, "timestamp": self.world.now_ms}
         files = [{"add": add} for add in adds]
         files += [remove(a["path"], deletionTimestamp=self.world.now_ms) for a in removes]
-        text = log_text([info, *files])
-        while not self.create(self, store, f"_delta_log/{version + 1:020d}.json", text):
+
+        def render() -> bytes:
+            if is_on(state, "delta.enableInCommitTimestamps"):
+                previous_ms = ledger.in_commit_ms or 0
+                info["inCommitTimestamp"] = max(self.world.now_ms, previous_ms + 1)
+            return log_text([commit_info("WRITE", **info), *files])
+
+        while not self.create(self, store, f"_delta_log/{version + 1:020d}.json", render()):
             version, newest = self._read(store)
             gone = {(add["path"], None) for add in removes} - newest.live.keys()
             if gone or (newest.metadata, newest.protocol) != (state.metadata, state.protocol):

@@ -70,7 +70,7 @@ class Ledger:
         on, files and rows need not be as their writers intended."""
         self._given: list[tuple[int, int]] = []
         self._mark = -1
-        self._in_commit_ms: int | None = None
+        self.in_commit_ms: int | None = None
 
     @property
     def latest(self) -> State:
@@ -179,15 +179,15 @@ class Ledger:
         assert rows == wanted, f"rows lost: {wanted - rows}, rows too many: {rows - wanted}"
 
     def _judge_time(self, before: State, after: State, first: Action, now_ms: int) -> None:
-        previous = self._in_commit_ms
-        self._in_commit_ms = None
+        previous = self.in_commit_ms
+        self.in_commit_ms = None
         if is_on(after, "delta.enableInCommitTimestamps") and has(after, "inCommitTimestamp"):
-            self._in_commit_ms = first["commitInfo"]["inCommitTimestamp"]
+            self.in_commit_ms = first["commitInfo"]["inCommitTimestamp"]
             if previous is None and self.times_ms:
                 previous = self.times_ms[-1]
-            assert previous is None or self._in_commit_ms > previous, "time stood still"
+            assert previous is None or self.in_commit_ms > previous, "time stood still"
             latest = max(now_ms + SKEW_MS, (previous or 0) + 1)
-            assert self._in_commit_ms <= latest, f"{self._in_commit_ms - latest} ms ahead of time"
+            assert self.in_commit_ms <= latest, f"{self.in_commit_ms - latest} ms ahead of time"
 
     def _judge_row_ids(self, version: int, after: State, adds: list[Action]) -> None:
         if not has(after, "rowTracking"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
+from uuid import NAMESPACE_OID, uuid5
 
 import pyarrow as pa
 
@@ -59,8 +60,8 @@ class Writer(Actor):
     ) -> None:
         snapshot = Table(store).snapshot()
         planned.append(snapshot.version)
-        txn_id = f"{task}/{number}"
-        job = Job(self.world, store, snapshot, txn_id)
+        job = Job(self.world, store, snapshot, f"{task}/{number}")
+        txn_id = str(uuid5(NAMESPACE_OID, job.txn_id))
         transaction = Transaction(
             snapshot,
             kind.__name__.upper(),
@@ -90,6 +91,7 @@ class Job:
     """The context of one commit of a writer."""
 
     def __init__(self, world: World, store: Store, snapshot: Snapshot, txn_id: str) -> None:
+        """`txn_id` names the attempt of a task. Commits have a UUID made from it."""
         self.world = world
         self.store = store
         self.snapshot = snapshot
@@ -211,7 +213,8 @@ def optimize(job: Job, transaction: Transaction) -> Effect | None:
 
 def restore(job: Job, transaction: Transaction) -> Effect | None:
     """A removed file in its last state, if it still exists."""
-    ledger, live = job.world.ledger, job.world.ledger.rows(job.state)
+    ledger = job.world.ledger
+    live = frozenset(ledger.rows_of_files(job.state))
     states = ledger.states[: job.snapshot.version]
     for state in states if job.chance.random() < 0.5 else reversed(states):
         for (_, vector), file in sorted(state.live.items(), key=str):
