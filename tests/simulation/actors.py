@@ -16,7 +16,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.core import FileStatus, Put
 from delta_maintenance.table.read.log_view import VanishedFileError
-from tests.simulation.world import HINT, HOUR_MS, LOG, SKEW_MS, World, is_commit
+from tests.simulation.world import HINT, HOUR_MS, LOG, OWN_ENGINE, SKEW_MS, World, is_commit
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.stores.interleaving import Schedule, ScheduledStore
 
@@ -156,6 +156,7 @@ class ActorStore(ScheduledStore):
         self._world = world
         self._seen = 0
         """The newest version when the log was last listed."""
+        self._listed_ms = 0
         self._hint = -1
         self.astray = False
         """Whether a commit is in flight, so that its outcome is unknown."""
@@ -164,6 +165,8 @@ class ActorStore(ScheduledStore):
 
     def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
         files = super().list_from(directory, start)
+        if directory == "_delta_log":
+            self._listed_ms = self._world.now_ms
         self._pass_time()
         if directory == "_delta_log":
             self._seen = len(self._world.ledger.states) - 1
@@ -177,6 +180,8 @@ class ActorStore(ScheduledStore):
         return data
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
+        if is_commit(path) and OWN_ENGINE in data:
+            self._world.judge_quiet(self._listed_ms)
         fate = self._world.chance.random() if is_commit(path) else 1.0
         if fate >= _ASTRAY:
             put = super().put_if_absent(path, data)

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from delta_maintenance.address import Address
@@ -27,7 +28,7 @@ from tests.support.stores.interleaving import Schedule, single_threaded
 from tests.support.tables.table_builder import EPOCH_MS
 
 MINUTE_MS = 60_000
-_UPKEEP = ("checkpoint", "checkpoint", "clean-log", "compact-log", "set-properties")
+_BREAKS_MS = (0, 0, 5_000, 5 * MINUTE_MS, 2 * HOUR_MS, DAY_MS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,13 @@ class Setting:
     settings: Mapping[str, Any]
     """The settings of this library for each of its commits."""
     pauses_ms: Sequence[int] = (0, 0, 2_000, MINUTE_MS, 30 * MINUTE_MS)
-    breaks_ms: Sequence[int] = (0, 0, 5_000, 5 * MINUTE_MS, 2 * HOUR_MS, DAY_MS)
-    """The times between two tasks of an actor."""
+    """The times that other engines may take right before the put of a commit."""
+    breaks_ms: Sequence[int] = _BREAKS_MS
+    """The times between two tasks of another engine."""
+    own_breaks_ms: Sequence[int] = _BREAKS_MS
+    num_engine_tasks: int = 3
+    num_own_tasks: int = 2
+    upkeep: Sequence[str] = ("checkpoint", "checkpoint", "clean-log", "compact-log", "set-properties")
 
 
 CAREFUL = Setting(
@@ -48,6 +54,9 @@ CAREFUL = Setting(
 )
 UNDECLARED = Setting(engines=(without_log_store, like_delta_rs), settings={})
 REFUSED = replace(UNDECLARED, settings={"other_writers": "spark"})
+GUARDED = replace(
+    UNDECLARED, settings={"other_writers": "spark", "quiet": timedelta(minutes=10)}
+)
 
 
 class S3World(World):
@@ -80,23 +89,27 @@ class S3Run:
         chance = random.Random(f"s3 {seed}")
         schedule = Schedule(seed, persistence=chance.choice((0.0, 0.5, 0.8, 0.95)))
         self.world = world = S3World(schedule.random)
+        world.quiet_ms = setting.settings.get("quiet", timedelta()) // timedelta(milliseconds=1)
         begin(world, chance, retention_days=1, protocols=PROTOCOLS[:2])
-        common: dict[str, Any] = {"breaks_ms": setting.breaks_ms, "settings": setting.settings}
-        kinds = [write, *chance.sample(KINDS, 2)]
-        self.ours = [Writer(f"w{n}", world, schedule, tasks=2, kinds=kinds, **common) for n in "01"]
+        own: dict[str, Any] = {"breaks_ms": setting.own_breaks_ms, "settings": setting.settings}
+        own["kinds"] = [write, *chance.sample(KINDS, 2)]
+        self.ours = [
+            Writer(f"w{n}", world, schedule, tasks=setting.num_own_tasks, **own) for n in "01"
+        ]
         # Checkpoints take most of the time of a seed.
-        tasks = chance.choice((0, 0, 1, 2))
-        self.keeper = Keeper("k", world, schedule, tasks=tasks, operations=_UPKEEP, **common)
-        del common["settings"]
+        num_tasks = chance.choice((0, 0, 1, 2)) if setting.upkeep else 0
+        own = own | {"tasks": num_tasks, "operations": setting.upkeep}
+        del own["kinds"]
+        self.keeper = Keeper("k", world, schedule, **own)
         self.engines = [
             Engine(
                 f"e{n}",
                 world,
                 schedule,
-                tasks=3,
+                tasks=setting.num_engine_tasks,
                 create=create,
+                breaks_ms=setting.breaks_ms,
                 pauses_ms=setting.pauses_ms,
-                **common,
             )
             for n, create in enumerate(setting.engines)
         ]

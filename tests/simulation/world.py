@@ -30,6 +30,7 @@ HINT = f"{LOG}_last_checkpoint"
 MARK = "delta.rowTracking"
 UNCONDITIONAL = "Apache-Spark/4.2.0 Delta-Lake/4.4.0"
 """The `engineInfo` of commits that may overwrite others."""
+OWN_ENGINE = b'"engineInfo":"delta-maintenance/'
 _COMMIT = re.compile(rf"{LOG}(\d{{20}})\.json")
 _CHECKPOINT = re.compile(rf"{LOG}(\d{{20}})\.checkpoint\..*")
 _COMPACTION = re.compile(rf"{LOG}(\d{{20}})\.(\d{{20}})\.compacted\.json")
@@ -238,6 +239,8 @@ class World:
         """The start of the current task of each actor."""
         self.wanted_back: dict[str, set[str]] = {}
         """Files that each writer has seen and is about to restore."""
+        self.quiet_ms = 0
+        """How long no other writer may have committed before a commit of this library."""
         self.resting: dict[str, int] = {}
         """The time until which each actor waits that lets time pass."""
         self.late: list[tuple[str, bytes]] = []
@@ -251,6 +254,14 @@ class World:
         self._numbers += 1
         digits = f"{self.chance.getrandbits(64):016x}{self._numbers:016x}"
         return "-".join(re.fullmatch("(.{8})(.{4})(.{4})(.{4})(.{12})", digits).groups())  # type: ignore[union-attr]
+
+    def judge_quiet(self, listed_ms: int) -> None:
+        """Checks that no other writer had committed in the quiet window when an actor of ours that
+        is about to commit last listed the log."""
+        commits = zip(self.ledger.times_ms, self.ledger.texts, strict=True)
+        foreign_ms = max(ms for ms, text in commits if ms <= listed_ms and OWN_ENGINE not in text)
+        age_ms = self.now_ms - foreign_ms
+        assert age_ms >= self.quiet_ms, f"another writer committed {age_ms} ms ago"
 
     def deliver(self) -> None:
         """Lets a commit arrive that was in flight."""
@@ -411,6 +422,7 @@ class _Witness(MemoryStore):
                 super().put(path, data)
                 self._world.ledger.overwrite(int(match[1]), data, now_ms=self._world.now_ms)
             return
+        assert match is None, f"{path} was put without a condition"
         assert path in _HINTS or path.endswith(".tmp") or self.stat(path) is None, (
             f"{path} was overwritten"
         )
