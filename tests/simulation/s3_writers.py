@@ -1,4 +1,4 @@
-"""One seed of a table on S3 with writers of several engines, some of them without conditional puts."""
+"""One seed of a table on S3 with writers of several engines, with and without conditional puts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,13 @@ class Setting:
     own_breaks_ms: Sequence[int] = _BREAKS_MS
     num_engine_tasks: int = 3
     num_own_tasks: int = 2
-    upkeep: Sequence[str] = ("checkpoint", "checkpoint", "clean-log", "compact-log", "set-properties")
+    upkeep: Sequence[str] = (
+        "checkpoint",
+        "checkpoint",
+        "clean-log",
+        "compact-log",
+        "set-properties",
+    )
 
 
 CAREFUL = Setting(
@@ -54,9 +60,7 @@ CAREFUL = Setting(
 )
 UNDECLARED = Setting(engines=(without_log_store, like_delta_rs), settings={})
 REFUSED = replace(UNDECLARED, settings={"other_writers": "spark"})
-GUARDED = replace(
-    UNDECLARED, settings={"other_writers": "spark", "quiet": timedelta(minutes=10)}
-)
+GUARDED = replace(UNDECLARED, settings={"other_writers": "spark", "quiet": timedelta(minutes=10)})
 
 
 class S3World(World):
