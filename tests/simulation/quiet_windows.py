@@ -16,8 +16,8 @@ from tests.simulation.engines import without_log_store
 from tests.simulation.s3_writers import MINUTE_MS, S3Run, Setting
 from tests.simulation.world import HOUR_MS
 
-WINDOWS_MS = {"1 s": 1_000, "1 min": MINUTE_MS, "10 min": 10 * MINUTE_MS, "1 h": HOUR_MS}
-PAUSES_MS = {"2 s": 2_000, "10 s": 10_000, "1 min": MINUTE_MS, "10 min": 10 * MINUTE_MS}
+WINDOWS_MS = {"1 min": MINUTE_MS, "10 min": 10 * MINUTE_MS, "1 h": HOUR_MS}
+PAUSES_MS = {"2 s": 2_000, "30 s": MINUTE_MS // 2, "5 min": 5 * MINUTE_MS}
 
 
 def random_breaks(mean_ms: int) -> list[int]:
@@ -39,7 +39,7 @@ def run(seeds: range, *, window_ms: int, pause_ms: int, breaks_ms: Sequence[int]
         settings={"other_writers": "spark", "quiet": timedelta(milliseconds=window_ms)},
         pauses_ms=(pause_ms,),
         breaks_ms=breaks_ms,
-        own_breaks_ms=random_breaks(10 * MINUTE_MS),
+        own_breaks_ms=random_breaks(sum(breaks_ms) // len(breaks_ms)),
         num_engine_tasks=12,
         num_own_tasks=12,
         upkeep=(),
