@@ -10,7 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from delta_maintenance.address import Address
+from delta_maintenance.storage.core import Store
+from delta_maintenance.table.commit.guarded import guarded_commits
 from delta_maintenance.table.read import Table
+from delta_maintenance.table.read.segment import list_log
 from tests.properties.model import state_of
 from tests.simulation.actors import Actor
 from tests.simulation.engines import (
@@ -86,6 +89,18 @@ class S3World(World):
         return read.live.keys() != self.ledger.latest.live.keys()
 
 
+def verdicts_of(store: Store) -> dict[str, str]:
+    listing = list_log(store)
+    verdicts = {}
+    for guard in guarded_commits(listing.guarded):
+        commit = listing.commits.get(guard.version)
+        if commit is None: v = "gone"
+        elif guard.is_at(commit.status, store): v = "sound"
+        else: v = "overwritten" if guard.mark else "uncertain"
+        verdicts[guard.copy.file.uuid] = v
+    return verdicts
+
+
 class S3Run:
     """The run of one seed."""
 
@@ -134,13 +149,30 @@ class S3Run:
     def end(self) -> None:
         self.world.check(every_version=True)
         self.is_hidden = bool(self.world.ledger.overwritten) and self.world.is_latest_hidden()
+        self.verdicts = Counter[str]()
+        if self.world.quiet_ms:
+            self._judge_verification()
+
+    def _judge_verification(self) -> None:
+        """Every commit of ours that was overwritten is named as such, or as uncertain if the run
+        was killed before it knew the outcome; every other one is not called overwritten."""
+        ledger, store = self.world.ledger, self.world.store
+        verdicts = verdicts_of(store)
+        for txn_id, version in ledger.overwritten.items():
+            if not txn_id.startswith("task-e"):
+                verdict = verdicts.pop(txn_id, "missing")
+                assert verdict in ("overwritten", "uncertain"), f"{version} is {verdict}"
+                self.verdicts[f"lost: {verdict}"] += 1
+        for txn_id, verdict in verdicts.items():
+            assert verdict != "overwritten", f"{txn_id} is called {verdict}"
+            self.verdicts[f"{'sound' if txn_id in ledger.owners else 'never put'}: {verdict}"] += 1
 
     def numbers(self) -> Counter[str]:
         """Counts of events."""
         names = [*self.world.ledger.owners, *self.world.ledger.overwritten]
         num_others = sum(name.startswith("task-e") for name in names)
         num_first = sum(name.startswith("begin-") for name in names)
-        return Counter(
+        return self.verdicts + Counter(
             {
                 "seeds": 1,
                 "turns": self.turns,
