@@ -90,14 +90,18 @@ class S3World(World):
 
 
 def verdicts_of(store: Store) -> dict[str, str]:
+    """The verdict on each guarded commit, by its transaction ID."""
     listing = list_log(store)
     verdicts = {}
     for guard in guarded_commits(listing.guarded):
         commit = listing.commits.get(guard.version)
-        if commit is None: v = "gone"
-        elif guard.is_at(commit.status, store): v = "sound"
-        else: v = "overwritten" if guard.mark else "uncertain"
-        verdicts[guard.copy.file.uuid] = v
+        if commit is None:
+            verdict = "deleted"
+        elif guard.is_at(commit.status, store):
+            verdict = "sound"
+        else:
+            verdict = "overwritten" if guard.mark else "uncertain"
+        verdicts[guard.copy.file.uuid or ""] = verdict
     return verdicts
 
 

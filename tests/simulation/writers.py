@@ -11,6 +11,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import pyarrow as pa
 
+from delta_maintenance.errors import CommitUnknownError
 from delta_maintenance.protocol.commit import removes_of, staged_adds
 from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit import Transaction
@@ -19,7 +20,7 @@ from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read import Snapshot, Table
 from tests.properties.model import State, state_of
 from tests.simulation.actors import Actor
-from tests.simulation.world import Z85, Effect, World, files_of, has, vector_path
+from tests.simulation.world import Z85, Effect, World, files_of, has, is_commit, vector_path
 from tests.support.tables.actions import Action, add, dv_id
 from tests.support.tables.table_builder import parquet_bytes
 
@@ -75,7 +76,11 @@ class Writer(Actor):
         if effect is None:
             return
         self.world.ledger.effects[txn_id] = effect
-        outcome = transaction.commit()
+        try:
+            outcome = transaction.commit()
+        except CommitUnknownError as error:
+            assert is_commit(error.file or ""), f"the commit is known: {error}"
+            raise
         self.outcomes.append((txn_id, outcome))
 
     def judge(self) -> None:

@@ -20,7 +20,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from delta_maintenance import clock
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError, table_text
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    RefusedError,
+    StorageError,
+    table_text,
+)
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, guarded_names
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
@@ -99,7 +105,9 @@ def put_guarded(
     caller may have built this one on top of it. Nothing is committed then.
     """
     copy, mark = (f"{LOG_DIRECTORY}/{name}" for name in guarded_names(version, txn_id))
-    store.put_if_absent(copy, data)
+    with suppress(CommitUnknownError):
+        # After a lost answer, the listing shows whether the copy was written.
+        store.put_if_absent(copy, data)
     try:
         _require_quiet(store, version, quiet=quiet, copy=copy)
     except DeltaMaintenanceError:
@@ -113,9 +121,9 @@ def put_guarded(
     if outcome is Put.DONE:
         try:
             store.put_if_absent(mark, b"")
-        except (StorageError, RefusedError) as error:
+        except (CommitUnknownError, StorageError, RefusedError) as error:
             table = table_text(store.root)
-            _logger.warning("version %d of %s has no mark: %s", version, table, error)
+            _logger.warning("version %d of %s may have no mark: %s", version, table, error)
     return outcome
 
 
