@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.s3_writers import CAREFUL, REFUSED, UNDECLARED, S3Run, Setting
+from tests.simulation.s3_writers import CAREFUL, GUARDED, REFUSED, UNDECLARED, S3Run, Setting
 from tests.support.suite import play
 
 SEEDS = range(5_000)
+KNOWN_SEEDS = (64, 185)
+"""Seeds that once failed: a lost answer about the copy of a commit, and one about its mark."""
 _SAMPLE = 60
 _MEANINGFUL = 50
 """The number of seeds in which every event occurs."""
@@ -27,7 +29,7 @@ def run_seeds(setting: Setting, *, most: int = _SAMPLE) -> Counter[str]:
     """Counts of the events in all seeds of this run."""
     one = os.environ.get("DELTA_MAINTENANCE_SEED")
     numbers = Counter[str]()
-    for seed in [int(one)] if one else play.some(SEEDS, most):
+    for seed in [int(one)] if one else sorted({*play.some(SEEDS, most), *KNOWN_SEEDS}):
         try:
             numbers += S3Run(seed, setting).numbers()
         except Exception as error:
@@ -53,3 +55,13 @@ def test_nothing_is_committed_beside_delta_spark(setting: Setting) -> None:
     numbers = run_seeds(setting, most=_SAMPLE // 3)
     assert not numbers["commits of ours"]
     assert numbers["overwritten"] or numbers["seeds"] < _SAMPLE // 3
+
+
+def test_a_commit_that_is_overwritten_after_a_quiet_window_is_named(
+    count_cases: Callable[[str, int], None],
+) -> None:
+    numbers = run_seeds(GUARDED)
+    for what, number in numbers.items():
+        count_cases(f"quiet windows on S3, {what}", number)
+    if numbers["seeds"] >= _MEANINGFUL:
+        assert numbers["lost: overwritten"] and numbers["sound: sound"], numbers
