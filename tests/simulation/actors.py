@@ -17,7 +17,8 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.storage.core import FileStatus, Put
 from delta_maintenance.table.read.log_view import VanishedFileError
-from tests.simulation.world import HINT, HOUR_MS, LOG, OWN_ENGINE, SKEW_MS, World, is_commit
+from tests.simulation.ledger import SKEW_MS
+from tests.simulation.world import HINT, HOUR_MS, LOG, OWN_ENGINE, World, is_commit
 from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
 from tests.support.stores.interleaving import Schedule, ScheduledStore
 

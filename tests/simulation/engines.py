@@ -11,7 +11,8 @@ from delta_maintenance.storage.core import Put, Store
 from delta_maintenance.table.read.segment import latest_version, list_log
 from tests.properties.model import State
 from tests.simulation.actors import Actor
-from tests.simulation.world import UNCONDITIONAL, Effect, is_on
+from tests.simulation.ledger import Effect, is_on
+from tests.simulation.world import UNCONDITIONAL
 from tests.simulation.writers import new_file
 from tests.support.tables.actions import Action, commit_info, remove
 from tests.support.tables.table_builder import log_text

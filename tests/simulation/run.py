@@ -15,8 +15,9 @@ from delta_maintenance import clock
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.table.commit import transaction
 from tests.simulation.actors import Actor, Calendar
+from tests.simulation.ledger import MARK, Effect
 from tests.simulation.upkeep import OPERATIONS, Asked, Keeper
-from tests.simulation.world import DAY_MS, HOUR_MS, MARK, Effect, World
+from tests.simulation.world import DAY_MS, HOUR_MS, World
 from tests.simulation.writers import KINDS, Writer, new_file, write
 from tests.support.stores.interleaving import Schedule, single_threaded
 from tests.support.tables import actions as log

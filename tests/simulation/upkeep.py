@@ -24,7 +24,7 @@ from delta_maintenance.operations.core import RunContext
 from delta_maintenance.storage.core import Store
 from delta_maintenance.table.read import Table
 from tests.simulation.actors import Actor, ActorStore
-from tests.simulation.world import has
+from tests.simulation.ledger import has
 from tests.support.faults.fault_store import FaultStore
 
 _FEATURES = (

@@ -20,7 +20,8 @@ from delta_maintenance.table.commit.outcome import Landed
 from delta_maintenance.table.read import Snapshot, Table
 from tests.properties.model import State, state_of
 from tests.simulation.actors import Actor
-from tests.simulation.world import Z85, Effect, World, files_of, has, is_commit, vector_path
+from tests.simulation.ledger import Effect, has
+from tests.simulation.world import Z85, World, files_of, is_commit, vector_path
 from tests.support.tables.actions import Action, add, dv_id
 from tests.support.tables.table_builder import parquet_bytes
 
