@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from delta_maintenance.address import Address
-from delta_maintenance.storage.core import Store
-from delta_maintenance.table.commit.guarded import guarded_commits
+from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.operations import fsck
+from delta_maintenance.operations.core import RunContext
+from delta_maintenance.table.evidence.overwritten_commits import states_of, verify_guarded
 from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.segment import list_log
 from tests.properties.model import state_of
@@ -89,22 +91,6 @@ class S3World(World):
         return read.live.keys() != self.ledger.latest.live.keys()
 
 
-def verdicts_of(store: Store) -> dict[str, str]:
-    """The verdict on each guarded commit, by its transaction ID."""
-    listing = list_log(store)
-    verdicts = {}
-    for guard in guarded_commits(listing.guarded):
-        commit = listing.commits.get(guard.version)
-        if commit is None:
-            verdict = "deleted"
-        elif guard.is_at(commit.status, store):
-            verdict = "sound"
-        else:
-            verdict = "overwritten" if guard.mark else "uncertain"
-        verdicts[guard.copy.file.uuid or ""] = verdict
-    return verdicts
-
-
 class S3Run:
     """The run of one seed."""
 
@@ -161,15 +147,31 @@ class S3Run:
         """Every commit of ours that was overwritten is named as such, or as uncertain if the run
         was killed before it knew the outcome; every other one is not called overwritten."""
         ledger, store = self.world.ledger, self.world.store
-        verdicts = verdicts_of(store)
+        listing = list_log(store)
+        states = states_of(store, listing.guarded, listing.commits)
+        verdicts = {guard.copy.file.uuid or "": state for guard, state in states}
+        named = {guard.version for guard, state in states if state == "overwritten"}
+        assert named == self._versions_by_fsck() if named else not self._is_refused()
         for txn_id, version in ledger.overwritten.items():
             if not txn_id.startswith("task-e"):
-                verdict = verdicts.pop(txn_id, "missing")
+                verdict = verdicts.pop(txn_id, None)
                 assert verdict in ("overwritten", "uncertain"), f"{version} is {verdict}"
                 self.verdicts[f"lost: {verdict}"] += 1
         for txn_id, verdict in verdicts.items():
             assert verdict != "overwritten", f"{txn_id} is called {verdict}"
             self.verdicts[f"{'sound' if txn_id in ledger.owners else 'never put'}: {verdict}"] += 1
+
+    def _versions_by_fsck(self) -> set[int | None]:
+        now = datetime.fromtimestamp(self.world.now_ms / 1000, UTC)
+        plan = fsck.plan(Table(self.world.store), context=RunContext.at(now))
+        return {find.version for find in plan.findings if find.kind == "overwritten-commit"}
+
+    def _is_refused(self) -> bool:
+        try:
+            verify_guarded(self.world.store)
+        except CorruptTableError:
+            return True
+        return False
 
     def numbers(self) -> Counter[str]:
         """Counts of events."""

@@ -17,6 +17,7 @@ from delta_maintenance.storage.core import Store
 from delta_maintenance.table.commit import Transaction
 from delta_maintenance.table.commit import Writer as Committer
 from delta_maintenance.table.commit.outcome import Landed
+from delta_maintenance.table.evidence.overwritten_commits import verify_guarded
 from delta_maintenance.table.read import Snapshot, Table
 from tests.properties.model import State, state_of
 from tests.simulation.actors import Actor
@@ -82,6 +83,10 @@ class Writer(Actor):
         except CommitUnknownError as error:
             assert is_commit(error.file or ""), f"the commit is known: {error}"
             raise
+        finally:
+            if "quiet" in self.settings:
+                # As every operation ends.
+                verify_guarded(store)
         self.outcomes.append((txn_id, outcome))
 
     def judge(self) -> None:

@@ -110,7 +110,8 @@ def verify_guarded(store: Store) -> None:
     except StorageError as error:
         _logger.warning("the commits of %s are not verified yet: %s", table_text(store.root), error)
         return
-    newest_ms = max(entry.status.modified_ms for entry in listing.guarded)
+    # Other runs may have deleted all of them since the first listing.
+    newest_ms = max((entry.status.modified_ms for entry in listing.guarded), default=0)
     young_ms = newest_ms - GUARDED_FOR // timedelta(milliseconds=1)
     old = [e.path for e in listing.guarded if e.status.modified_ms < young_ms]
     if old:
