@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import fsck
 from delta_maintenance.operations.core import RunContext
+from delta_maintenance.table.evidence import overwritten_commits
 from delta_maintenance.table.evidence.overwritten_commits import states_of, verify_guarded
 from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.segment import list_log
@@ -125,7 +127,12 @@ class S3Run:
         actors: list[Actor] = [*self.ours, self.keeper, *self.engines]
         for actor in actors:
             schedule.begin(actor.work)
-        with on_its_own_clock(world), single_threaded():
+        self.warnings = list[str]()
+        with (
+            patch.object(overwritten_commits._logger, "warning", self.note_warning),
+            on_its_own_clock(world),
+            single_threaded(),
+        ):
             schedule.run()
             while world.late:
                 world.deliver()
@@ -135,6 +142,10 @@ class S3Run:
         self.crashes = sum(actor.crashes for actor in actors)
         self.faults = sum(actor.faults for actor in actors)
         self.turns = schedule.turns
+
+    def note_warning(self, text: str, *values: object) -> None:
+        """Keeps a warning of a verification."""
+        self.warnings.append(text % values)
 
     def end(self) -> None:
         self.world.check(every_version=True)
@@ -154,7 +165,9 @@ class S3Run:
         assert named == self._versions_by_fsck() if named else not self._is_refused()
         for txn_id, version in ledger.overwritten.items():
             if not txn_id.startswith("task-e"):
-                verdict = verdicts.pop(txn_id, None)
+                # A copy in doubt is deleted after a day, by a run that says so.
+                was_told = any(txn_id in warning for warning in self.warnings)
+                verdict = verdicts.pop(txn_id, "uncertain" if was_told else None)
                 assert verdict in ("overwritten", "uncertain"), f"{version} is {verdict}"
                 self.verdicts[f"lost: {verdict}"] += 1
         for txn_id, verdict in verdicts.items():

@@ -16,9 +16,9 @@ from tests.simulation.s3_writers import CAREFUL, GUARDED, REFUSED, UNDECLARED, S
 from tests.support.suite import play
 
 SEEDS = range(5_000)
-KNOWN_SEEDS = (55, 64, 185)
-"""Seeds that once failed: a copy was deleted during the verification, and the answer about a copy
-or a mark was lost."""
+KNOWN_SEEDS = (55, 64, 66, 185)
+"""Seeds that once failed: a copy was deleted during the verification, the answer about a copy or a
+mark was lost, and nobody was told of a commit in doubt."""
 _SAMPLE = 60
 _MEANINGFUL = 50
 """The number of seeds in which every event occurs."""

@@ -186,6 +186,24 @@ def test_a_commit_that_a_log_clean_up_deleted_is_not_overwritten(
     verify_guarded(store)
 
 
+def test_a_commit_in_doubt_is_named_when_its_copy_is_deleted(
+    table: TableBuilder, store: SteppedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kill(request: str) -> None:
+        if request.endswith(".landed"):
+            raise Killed
+
+    store.before = kill
+    with pytest.raises(Killed):
+        rewrite(table)
+    store.before = lambda request: None
+    store.spark_commits(log.add("s"), version=1)
+    store.clock_ms += timedelta(days=1, minutes=1) // timedelta(milliseconds=1)
+    assert set_property(store).version == 2
+    assert "version 1 is of another writer" in caplog.text
+    assert set(states(store)) == {2}
+
+
 def test_copies_are_deleted_a_day_later(table: TableBuilder, store: SteppedStore) -> None:
     set_property(store)
     store.clock_ms += timedelta(days=1) // timedelta(milliseconds=1)

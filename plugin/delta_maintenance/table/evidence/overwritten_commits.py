@@ -81,8 +81,11 @@ def _state(store: Store, guard: GuardedCommit, entry: LogEntry | None) -> GuardS
 
 def require_not_overwritten(
     store: Store, guarded: Iterable[LogEntry], commits: Mapping[int, LogEntry]
-) -> None:
-    """Raises `CorruptTableError` for the first guarded commit that was overwritten."""
+) -> list[GuardedCommit]:
+    """Raises `CorruptTableError` for the first guarded commit that was overwritten.
+
+    Returns those that are uncertain.
+    """
     states = states_of(store, guarded, commits)
     lost = next((guard for guard, state in states if state == "overwritten"), None)
     if lost is not None:
@@ -93,6 +96,7 @@ def require_not_overwritten(
             file=lost.copy.path,
             remedy=EXAMINE,
         )
+    return [guard for guard, state in states if state == "uncertain"]
 
 
 def verify_guarded(store: Store) -> None:
@@ -106,7 +110,7 @@ def verify_guarded(store: Store) -> None:
         if first_version is None:
             return
         listing = list_log(store, first_version=first_version)
-        require_not_overwritten(store, listing.guarded, listing.commits)
+        uncertain = require_not_overwritten(store, listing.guarded, listing.commits)
     except StorageError as error:
         _logger.warning("the commits of %s are not verified yet: %s", table_text(store.root), error)
         return
@@ -114,6 +118,15 @@ def verify_guarded(store: Store) -> None:
     newest_ms = max((entry.status.modified_ms for entry in listing.guarded), default=0)
     young_ms = newest_ms - GUARDED_FOR // timedelta(milliseconds=1)
     old = [e.path for e in listing.guarded if e.status.modified_ms < young_ms]
+    for guard in uncertain:
+        if guard.copy.path in old:
+            _logger.warning(
+                "%s: version %d is of another writer, and a commit of this library may have had "
+                "it before; %s, the copy of that commit, is deleted a day after it",
+                table_text(store.root),
+                guard.version,
+                guard.copy.path,
+            )
     if old:
         # The mark of a copy is deleted first, because a copy without it proves nothing.
         store.delete_many(sorted(old, reverse=True))
