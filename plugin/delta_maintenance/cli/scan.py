@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,21 +16,48 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address, is_catalog_name
-from delta_maintenance.cli.output import count_text, print_lines, print_table, say, size_text, warn
+from delta_maintenance.cli.output import (
+    count_text,
+    print_lines,
+    print_table,
+    printable,
+    say,
+    size_text,
+    warn,
+)
 from delta_maintenance.cli.policy_tables import PolicyTables
-from delta_maintenance.cli.starter_policy import ScannedPlace, policy_for_places
+from delta_maintenance.cli.starter_policy import UNSTATED, ScannedPlace, policy_for_places
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.table.commit.other_writers import is_delta_spark
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.models import AssessedOperation, Assessment
 
 _PARALLEL = 8
 _SHOWN = 20
 """The number of tables that are listed; `assess` lists all of them."""
 _PROBLEMS = 5
-_COMMITS = 5
+_COMMITS = 20
 """The newest commits of a table on S3 whose writers are read."""
+_QUESTION = """\
+Delta Spark writes {tables} on S3, such as
+    {example}
+It can overwrite commits of others. What holds for these tables?
+
+  1  every Spark application has the log store of `spark-stage --log-store`
+  2  Spark writes nothing while maintenance runs
+  3  neither: commit after 10 minutes without commits, and verify each commit
+  4  neither: block commits; checkpoint, clean-log, vacuum and fsck run anyway
+
+1, 2, 3 or 4 [4]: """
+_RULES = {
+    "1": "other_writers: conditional_put",
+    "2": "other_writers: none",
+    "3": "other_writers: spark\n    quiet: 10 minutes",
+    "4": "other_writers: spark",
+}
+"""The rules that an answer stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +102,11 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
     table is found, and `InvalidRequestError` if there is none.
     """
     options = dict(arguments.storage_options)
-    tables = _tables(_policy(addresses, clusters=True), options)
+    selected = argparse.Namespace(
+        names=[], state=None, config=None, storage_options=[*options.items()]
+    )
+    everything = [ScannedPlace(address=address, is_table=False) for address in addresses]
+    tables = PolicyTables(selected, _policy(everything))
     warn(tables.found.warnings())
     if not tables.tables:
         tables.found.complete()
@@ -81,7 +115,6 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
             remedy="give a folder above tables, a bucket or a table; a Delta table has a folder "
             "_delta_log",
         )
-    assessments = tables.assessments()
     with ThreadPoolExecutor(_PARALLEL) as pool:
         writers = {
             table.uri: table_writers
@@ -89,10 +122,13 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
                 tables.tables, pool.map(partial(_writers, tables), tables.tables), strict=True
             )
         }
+    places = _places(addresses, writers, arguments)
+    policy = _policy(places)
+    tables.tables = [policy.table_at(table.uri, name=table.name) for table in tables.tables]
+    assessments = tables.assessments()
     clusters = any(
         assessment.health and assessment.health.clustering_columns for assessment in assessments
     )
-    places = [_place(address, writers) for address in addresses]
     heading = f"Written on {clock.now():%F} for {count_text(len(tables.tables), 'table')}."
     return Scan(
         policy=policy_for_places(places, heading=heading, clusters=clusters, options=options),
@@ -120,6 +156,9 @@ def print_scan(result: Scan) -> None:
     )
     if len(read) > _SHOWN:
         print(f"and {count_text(len(read) - _SHOWN, 'more table')} with less work")
+    for assessment in read[:_SHOWN]:
+        for problem in assessment.health.unsafe_commits if assessment.health is not None else ():
+            say(f"{assessment.name}: {problem}")
     for assessment in failed[:_PROBLEMS]:
         say(f"{assessment.name}: {assessment.problem}")
     if len(failed) > _PROBLEMS:
@@ -142,6 +181,10 @@ def _first_run(assessments: Iterable[Assessment]) -> Iterable[tuple[object, ...]
                 due.setdefault(operation_due.operation, []).append(operation_due)
     for operation, of_tables in due.items():
         yield operation, f"{len(of_tables):,}", "; ".join(_would(of_tables))
+    operations = (operation for assessment in assessments for operation in assessment.operations)
+    blocked = Counter(each.operation for each in operations if each.status == "blocked")
+    for operation, number in blocked.items():
+        yield operation, f"{number:,}", "be blocked; `assess --reasons` says why"
 
 
 def _would(due: Sequence[AssessedOperation]) -> Iterable[str]:
@@ -161,29 +204,49 @@ def _would(due: Sequence[AssessedOperation]) -> Iterable[str]:
         yield f"use Spark for {on_spark:,}"
 
 
-def _policy(addresses: Sequence[str], *, clusters: bool) -> str:
-    places = [ScannedPlace(address=address, is_table=False) for address in addresses]
-    return policy_for_places(places, heading="", clusters=clusters, options={})
-
-
-def _tables(policy: str, options: Mapping[str, str]) -> PolicyTables:
+def _policy(places: Sequence[ScannedPlace]) -> Policy:
     import yaml
 
     from delta_maintenance.policies.definition.policy import Policy
 
-    selected = argparse.Namespace(
-        names=[], state=None, config=None, storage_options=[*options.items()]
-    )
-    return PolicyTables(selected, Policy.model_validate(yaml.safe_load(policy)))
+    text = policy_for_places(places, heading="", clusters=True, options={})
+    return Policy.model_validate(yaml.safe_load(text))
 
 
-def _place(address: str, writers: Mapping[str, Sequence[str]]) -> ScannedPlace:
+def _places(
+    addresses: Sequence[str], writers: Mapping[str, Sequence[str]], arguments: argparse.Namespace
+) -> list[ScannedPlace]:
     """`writers` are those of each table, by its address."""
-    below = [uri for uri in writers if f"{uri}/".startswith(f"{address.rstrip('/')}/")]
-    distinct_writers = dict.fromkeys(writer for uri in below for writer in writers[uri])
-    return ScannedPlace(
-        address=address, is_table=below == [address], writers=tuple(distinct_writers)
-    )
+    of_spark = [uri for uri, engines in writers.items() if any(map(is_delta_spark, engines))]
+    rules, rules_beside_spark = UNSTATED, _RULES["4"]
+    if arguments.other_writers is not None:
+        rules = rules_beside_spark = f"other_writers: {arguments.other_writers}"
+    elif of_spark and not arguments.json and sys.stdin.isatty() and sys.stdout.isatty():
+        rules_beside_spark = _ask_for_rules(of_spark)
+    places = []
+    for address in addresses:
+        below = [uri for uri in writers if f"{uri}/".startswith(f"{address.rstrip('/')}/")]
+        distinct_writers = dict.fromkeys(writer for uri in below for writer in writers[uri])
+        place = ScannedPlace(
+            address=address,
+            is_table=below == [address],
+            writers=tuple(distinct_writers),
+            rules=rules if set(below).isdisjoint(of_spark) else rules_beside_spark,
+        )
+        places.append(place)
+    return places
+
+
+def _ask_for_rules(tables: Sequence[str]) -> str:
+    """Asks until there is an answer; the end of the input is the default."""
+    number = count_text(len(tables), "table")
+    question = _QUESTION.format(tables=number, example=printable(tables[0]))
+    with suppress(EOFError):
+        while answer := input(question).strip():
+            if answer in _RULES:
+                return _RULES[answer]
+            question = "1, 2, 3 or 4 [4]: "
+    return _RULES["4"]
 
 
 def _writers(tables: PolicyTables, table: PolicyTable) -> Sequence[str]:

@@ -50,11 +50,13 @@ tables:
   #   other_writers: conditional_put      # delta-rs, Trino, Delta Spark with our log store
 """
 _OTHER_WRITERS = """\
-    # Operations that commit on S3 need to know the other writers: `conditional_put` (delta-rs,
-    # Trino, Delta Spark with the log store of `spark-stage --log-store`), `none`, or `spark` (Delta
-    # Spark without it, beside which nothing commits).
-    # other_writers: conditional_put
+    # Operations that commit on S3 need to know the other writers: conditional_put (delta-rs, Trino,
+    # Delta Spark with the log store of `spark-stage --log-store`), none, or spark (Delta Spark
+    # without it). With spark, commits are blocked, or with `quiet: 10 minutes` wait until nobody
+    # has committed for so long. checkpoint, checksum, compact-log, clean-log, vacuum and fsck make
+    # no commit, and work beside every writer. See docs/concepts/other-writers.md.
 """
+UNSTATED = "# other_writers: conditional_put"
 POLICY = f"{_HEADER}{_DEFAULTS}{_LIMITS}{_EXAMPLES}"
 
 
@@ -67,6 +69,8 @@ class ScannedPlace:
     """Whether it is the address of one table, and not that of a folder of tables."""
     writers: tuple[str, ...] = ()
     """For tables on S3: the writers that their newest commits name."""
+    rules: str = UNSTATED
+    """For tables on S3: the rules about other writers, as lines of YAML."""
 
 
 def policy_for_places(
@@ -86,7 +90,7 @@ def policy_for_places(
         key, address = ("uri", place.address) if place.is_table else ("pattern", _below(place))
         lines.append(f"  - name: {_yaml_text(name)}\n    {key}: {_yaml_text(address)}\n")
         if place.address.startswith("s3"):
-            lines.append(_OTHER_WRITERS)
+            lines.append(f"{_OTHER_WRITERS}    {place.rules}\n")
             lines += [f"    # Seen: {_plain(writer)}\n" for writer in place.writers]
     return "".join([_HEADER, *lines])
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import get_args
 
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json
 from delta_maintenance.cli.scan import addresses_of, print_scan, scan
 from delta_maintenance.cli.starter_policy import POLICY
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.table.commit.other_writers import OtherWriters
 
 _AIRFLOW = """\
 # Makes the Dags that maintain the tables of the policy; put this file into the Dags folder. The
@@ -76,6 +78,12 @@ def add_parser(verbs: Verbs) -> None:
         metavar="ADDRESS",
         nargs="*",
         help="a bucket, a folder above tables, or a table, which is scanned; repeatable",
+    )
+    parser.add_argument(
+        "--other-writers",
+        choices=get_args(OtherWriters),
+        help="the other writers of the tables on S3; by default, spark for tables that Delta Spark "
+        "writes, after a question at a terminal",
     )
     parser.add_argument(
         "--list", metavar="FILE", help="a file with further addresses, one in each line"
