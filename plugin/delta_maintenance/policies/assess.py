@@ -37,7 +37,8 @@ from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.models import Assessment
-from delta_maintenance.table.commit.other_writers import require_declared_writers
+from delta_maintenance.table.commit.guarded import newest_of_others
+from delta_maintenance.table.commit.other_writers import guarded_window, require_declared_writers
 from delta_maintenance.table.evidence.overwritten_commits import require_not_overwritten
 from delta_maintenance.table.read.file_sums import SumMemory
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -309,6 +310,14 @@ def _assess_operation(
     problem = _refusal(context, record, assessed.options)
     if problem is not None:
         return replace(assessed, status="blocked", reason=f"{assessed.reason}, but {problem}")
+    quiet, options = guarded_window(context.snapshot.table, rules), assessed.options
+    if quiet is not None and options is not None and record.may_commit_on_s3(options):
+        segment = context.snapshot.log.segment
+        newest = newest_of_others(segment.commits_by_version, segment.guarded)
+        until = None if newest is None else clock.instant(newest.status.modified_ms) + quiet
+        if until is not None and until > context.now:
+            reason = f"{assessed.reason}, but the quiet window lasts until {clock.text(until)}"
+            return replace(assessed, status="blocked", reason=reason, due_at=until)
     hours = rules.hours
     if hours is None or hours.is_open(context.now):
         return assessed
@@ -328,8 +337,7 @@ def _refusal(
     refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
     problem = problem or record.is_held_by(context.last_runs.values())
-    commits = options is not None and record.effects.commits and not record.only_reads(options)
-    if problem is None and commits and record.commits_on_s3(options):
+    if problem is None and options is not None and record.may_commit_on_s3(options):
         try:
             require_declared_writers(context.snapshot.table, context.rules)
         except RefusedError as error:

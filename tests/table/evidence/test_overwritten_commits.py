@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from delta_maintenance.clock import instant
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.table.evidence.overwritten_commits import states_of, verify_guarded
 from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.segment import list_log
-from tests.support.logs.beside_spark import MINUTE, SPARK, SteppedStore, quiet_table
+from tests.support.logs.beside_spark import MINUTE, SPARK, WINDOW, SteppedStore, quiet_table
 from tests.support.logs.transactions import append, commit, transaction
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder
@@ -69,7 +69,11 @@ def set_property(store: SteppedStore, **options: Any) -> Any:
 
 def assessed(store: SteppedStore) -> Any:
     policy = Policy.model_validate(
-        {"version": 1, "tables": [{"name": "t", "uri": store.root, "optimize": True}]}
+        {
+            "version": 1,
+            "defaults": {"other_writers": "spark", "quiet": "10 minutes"},
+            "tables": [{"name": "t", "uri": store.root, "optimize": {"min_files_saved": 1}}],
+        }
     )
     return assess_table(Table(store), policy.named_tables[0], now=instant(store.clock_ms))
 
@@ -105,6 +109,30 @@ def test_an_overwritten_commit_is_named_with_what_was_lost(
             run(store, verb, **options)
     assessment = assessed(store)
     assert assessment.exit_status == 5 and "was overwritten" in assessment.problem
+
+
+def test_an_assessment_waits_for_the_end_of_the_window(
+    table: TableBuilder, store: SteppedStore
+) -> None:
+    store.spark_commits(log.add("s"))
+    (optimize,) = assessed(store).operations
+    assert optimize.status == "blocked" and "the quiet window lasts until" in optimize.reason
+    assert optimize.due_at == instant(store.clock_ms) + WINDOW
+    store.clock_ms += 10 * MINUTE
+    (optimize,) = assessed(store).operations
+    assert optimize.status == "due"
+    # Own commits end no window.
+    rewrite(table)
+    (optimize,) = assessed(store).operations
+    assert optimize.status != "blocked"
+
+
+def test_a_run_within_the_window_is_refused_before_it_writes(store: SteppedStore) -> None:
+    store.spark_commits(log.add("s"))
+    store.requests.clear()
+    with pytest.raises(RefusedError, match="within the quiet window"):
+        set_property(store)
+    assert not [request for request in store.requests if request.startswith("put")]
 
 
 def test_fsck_lists_the_files_and_ends_the_finding(

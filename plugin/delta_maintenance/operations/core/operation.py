@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from delta_maintenance.address import Access
+from delta_maintenance.clock import Clock, epoch_millis
+from delta_maintenance.errors import locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
@@ -222,6 +224,11 @@ class OperationRecord(Generic[O, P, R]):
         """Whether its commits contain the ID of the task, by which a retry finds them."""
         return has_field(self.options, "operation_id")
 
+    def may_commit_on_s3(self, options: O) -> bool:
+        """Returns whether it may add versions to a table on S3 with these Options."""
+        commits = self.effects.commits and self.commits_on_s3(options)
+        return commits and not self.only_reads(options)
+
     @property
     def asks_for_writers(self) -> bool:
         """Whether it has an option for the other writers of the table."""
@@ -273,24 +280,33 @@ class OperationRecord(Generic[O, P, R]):
         own_prepare = getattr(code, "prepare", None)
         if own_prepare is not None:
             prepared: Prepared[P, R] | None = own_prepare(table, options, context)
-            return prepared and self._verified(prepared, table, options)
+            return prepared and self._guarded(prepared, table, options, context.now)
         subject = table if self.takes == "table" else context.snapshot_of(table)
         plan: P = code.plan(subject, options, context)
         if getattr(plan, "engine", "local") != "spark":
             context = context.without_engine()
         reused = {"snapshot": subject} if self.reuses_snapshot else {}
         apply = partial(code.apply, table, plan, context, **reused)
-        return self._verified(Prepared(plan=plan, apply=apply), table, options)
+        return self._guarded(Prepared(plan=plan, apply=apply), table, options, context.now)
 
-    def _verified(self, prepared: Prepared[P, R], table: Table, options: O) -> Prepared[P, R]:
-        """Returns it so that guarded commits are verified after `apply`, whatever its outcome."""
+    def _guarded(
+        self, prepared: Prepared[P, R], table: Table, options: O, now: Clock
+    ) -> Prepared[P, R]:
+        """Returns it with an `apply` that is refused within the quiet window, if there is one, and
+        that verifies guarded commits afterwards, whatever its outcome.
+        """
         declared: Any = options
-        if not has_field(options, "quiet") or guarded_window(table.uri, declared) is None:
+        quiet = guarded_window(table.uri, declared) if has_field(options, "quiet") else None
+        if quiet is None or prepared.plan.is_noop or not self.may_commit_on_s3(options):
             return prepared
 
         def apply() -> R:
+            from delta_maintenance.table.commit.guarded import require_quiet
             from delta_maintenance.table.evidence.overwritten_commits import verify_guarded
 
+            with locating(table=table.uri):
+                version, now_ms = prepared.plan.version, epoch_millis(now())
+                require_quiet(table.store, version, quiet=quiet, now_ms=now_ms)
             try:
                 return prepared.apply()
             finally:

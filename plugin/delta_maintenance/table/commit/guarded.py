@@ -14,7 +14,7 @@ ages are differences between times of the store.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -109,7 +109,7 @@ def put_guarded(
         # After a lost answer, the listing shows whether the copy was written.
         store.put_if_absent(copy, data)
     try:
-        _require_quiet(store, version, quiet=quiet, copy=copy)
+        _require_quiet_at_put(store, version, quiet=quiet, copy=copy)
     except DeltaMaintenanceError:
         # The put was not sent.
         with suppress(StorageError):
@@ -127,43 +127,69 @@ def put_guarded(
     return outcome
 
 
-def _require_quiet(store: Store, version: int, *, quiet: timedelta, copy: str) -> None:
+def newest_of_others(
+    commits: Mapping[int, LogEntry], guarded: Iterable[LogEntry]
+) -> LogEntry | None:
+    """Returns the commit that another writer put last, among those that were listed."""
+    own = {guard.version for guard in guarded_commits(guarded) if guard.mark is not None}
+    others = [entry for version, entry in commits.items() if version not in own]
+    return max(others, key=lambda entry: entry.status.modified_ms, default=None)
+
+
+def require_quiet(store: Store, version: int, *, quiet: timedelta, now_ms: int) -> None:
+    """Raises `RefusedError` if another writer has committed in the quiet window before now.
+
+    For the start of a run whose plan is of this version. Takes a listing.
+    """
     listing = list_log(store, first_version=max(0, version - _LISTED_VERSIONS))
-    guarded = {guard.version: guard for guard in guarded_commits(listing.guarded) if guard.mark}
+    newest = newest_of_others(listing.commits, listing.guarded)
+    # The clock of this machine may be slow. The next check goes by the clock of the store.
+    if newest is not None and newest.status.modified_ms <= now_ms:
+        _require_older(newest, quiet, now_ms)
+
+
+def _require_quiet_at_put(store: Store, version: int, *, quiet: timedelta, copy: str) -> None:
+    listing = list_log(store, first_version=max(0, version - _LISTED_VERSIONS))
     now_ms = next((e.status.modified_ms for e in listing.guarded if e.path == copy), None)
     if now_ms is None:
         raise StorageError("a file is not listed immediately after it was written", file=copy)
-    for at, entry in sorted(listing.commits.items(), reverse=True):
-        guard = guarded.get(at)
-        if guard is not None and _is_unchanged(
-            guard, entry.status, store, newest=at == version - 1
-        ):
+    for guard in guarded_commits(listing.guarded):
+        commit = listing.commits.get(guard.version)
+        if guard.mark is None or commit is None:
             continue
-        if guard is not None:
+        is_newest = guard.version == version - 1
+        if not _is_unchanged(guard, guard.mark, commit.status, store, newest=is_newest):
             raise RefusedError(
                 "a commit of an earlier operation was overwritten",
-                version=at,
-                file=entry.path,
+                version=guard.version,
+                file=commit.path,
                 remedy="run fsck, which says by whom and what was lost",
             )
-        age = timedelta(milliseconds=max(0, now_ms - entry.status.modified_ms))
-        if age < quiet:
-            again = clock.instant(entry.status.modified_ms) + quiet
-            raise RefusedError(
-                f"another writer committed version {at} {age} ago, within the quiet "
-                f"window of {quiet}",
-                version=at,
-                file=entry.path,
-                remedy=f"run again after {clock.text(again)} if nobody commits until then",
-            )
+    newest = newest_of_others(listing.commits, listing.guarded)
+    if newest is not None:
+        _require_older(newest, quiet, now_ms)
 
 
-def _is_unchanged(guard: GuardedCommit, commit: FileStatus, store: Store, *, newest: bool) -> bool:
+def _require_older(commit: LogEntry, quiet: timedelta, now_ms: int) -> None:
+    age = timedelta(milliseconds=max(0, now_ms - commit.status.modified_ms))
+    if age < quiet:
+        again = clock.instant(commit.status.modified_ms) + quiet
+        raise RefusedError(
+            f"another writer committed version {commit.file.version} {age} ago, within the quiet "
+            f"window of {quiet}",
+            version=commit.file.version,
+            file=commit.path,
+            remedy=f"run again after {clock.text(again)} if nobody commits until then",
+        )
+
+
+def _is_unchanged(
+    guard: GuardedCommit, mark: LogEntry, commit: FileStatus, store: Store, *, newest: bool
+) -> bool:
     """Whether a commit is the guarded one, as far as a listing shows; the newest is read if the
     listing leaves a doubt.
     """
-    assert guard.mark is not None
-    copy, is_later = guard.copy.status, commit.modified_ms > guard.mark.status.modified_ms
+    copy, is_later = guard.copy.status, commit.modified_ms > mark.status.modified_ms
     if commit.size != copy.size or (is_later and not commit.tag):
         return False
     try:
