@@ -159,7 +159,7 @@ class History:
         try:
             record.prepare(Table(self.store), record.options(), context).apply()
         except CorruptTableError:
-            assert "overwritten" in self.states().values()
+            # A commit was overwritten; if it is not one of ours, a checkpoint shows that.
             return
         for version in list_log(self.store).commits:
             if version < self.newest():
