@@ -20,7 +20,7 @@ from tests.support.tables import actions as log
 from tests.support.tables.table_builder import log_text, parquet_bytes
 
 DATA = parquet_bytes(pa.table({"id": pa.array(range(10), pa.int64())}))
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "airflow" / "delta_beside_spark.py"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "airflow" / "delta_beside_spark.py"
 
 pytestmark = [
     pytest.mark.airflow,
