@@ -7,7 +7,7 @@ import griffe
 from delta_maintenance.operations.core.flags import flag_fields
 from delta_maintenance.operations.core.operation import load
 from docs_site import source
-from docs_site.markdown import code, sentence, table
+from docs_site.markdown import code, table
 
 _ORDER = ("Options", "Plan", "Result")
 
@@ -39,11 +39,10 @@ def _rank(name: str) -> int:
 
 def _record(record: griffe.Class) -> str:
     rows = []
-    # The text of a field is declared once, in its flag; a flag `--no-…` describes the opposite.
+    # The text of a field is declared once, in its flag.
     flag_texts = {
-        field.name: sentence(field.flag.help.replace("{default}", str(field.default)))
+        field.name: field.flag.description
         for field in flag_fields(load(f"{record.module.path}:{record.name}"))
-        if not (field.default is True and _has_text(record, field.name))
     }
     fields: dict[str, griffe.Attribute] = {}
     for owner in [*reversed(record.mro()), record]:
@@ -61,7 +60,3 @@ def _record(record: griffe.Class) -> str:
     return f"### `{record.name}`\n\n{source.text(record)}\n\n" + table(
         ("key", "type", "default", "meaning"), rows
     )
-
-
-def _has_text(record: griffe.Class, name: str) -> bool:
-    return record.all_members[name].docstring is not None

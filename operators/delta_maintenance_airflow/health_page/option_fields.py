@@ -17,7 +17,6 @@ from delta_maintenance.operations.core.registry import AnyOperation
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance_airflow.compat import AirflowFailException
-from delta_maintenance_airflow.operators.descriptions import option_help
 from delta_maintenance_airflow.operators.manual import SHORT_RETENTION, require_allowed_options
 
 Kind = Literal[
@@ -143,17 +142,16 @@ def _field(flag: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
     policys = by_policy.get(flag.name, flag.default)
     differs = flag.name in by_policy and policys != flag.default
     default = "" if flag.is_required and not differs else _text(kind, policys)
-    title = f"{'no ' if _is_turned_off(flag) else ''}{flag.name.replace('_', ' ')}"
-    text = option_help(flag)
+    title = flag.name.replace("_", " ")
     return OptionField(
         name=flag.name,
         title=f"{title[:1].upper()}{title[1:]}",
-        help=f"{text[:1].upper()}{text[1:]}.",
+        help=flag.flag.description,
         kind=kind,
         required=flag.is_required and not differs,
         default=default,
         by_policy=differs,
-        is_on=(policys is True) != _is_turned_off(flag),
+        is_on=policys is True,
         choices=_choices(flag),
         least=flag.least,
         unit=_unit(flag.name) if kind == "number" else "",
@@ -181,17 +179,12 @@ def _kind(flag: FlagField) -> Kind:
     if isinstance(get_origin(flag.kind), type) and issubclass(get_origin(flag.kind), Mapping):
         return "mapping"
     if flag.kind is int:
-        return "size" if flag.name.endswith("_bytes") else "number"
+        return "size" if flag.is_size else "number"
     if flag.kind is timedelta:
         return "duration"
     if flag.kind is datetime:
         return "instant"
     return "sql" if flag.flag.metavar in _SQL else "text"
-
-
-def _is_turned_off(flag: FlagField) -> bool:
-    """Whether the help says what happens without it, as that of a flag `--no-…`."""
-    return flag.default is True and not flag.may_be_none
 
 
 def _choices(flag: FlagField) -> tuple[str, ...]:
@@ -226,8 +219,6 @@ def _text(kind: Kind, value: Any) -> str:
 def _value(flag: FlagField, answer: Any) -> Any:
     """Converts what a field contains to the JSON of an option; the record checks the rest."""
     kind = _kind(flag)
-    if kind == "switch" and isinstance(answer, bool):
-        return answer != _is_turned_off(flag)
     if kind == "choice" and flag.kind is bool:
         return _FLAGS.get(answer, answer) if isinstance(answer, str) else answer
     if kind == "number":

@@ -5,14 +5,11 @@ Also read by the tools that write the reference and the stub, so it does not imp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.registry import AnyOperation
-
-_FLAG = re.compile(r"--([a-z][a-z-]*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +43,6 @@ def describe(record: AnyOperation) -> OperatorDescription:
     )
 
 
-def option_help(field: FlagField) -> str:
-    """Returns the help of a flag with the names of options in code spans instead of flags."""
-    text = field.flag.help.replace("{default}", str(field.default))
-    return _FLAG.sub(lambda found: f"`{found[1].replace('-', '_')}`", text)
-
-
 def _bases(record: AnyOperation) -> Iterator[str]:
     if record.report is not None:
         yield "DeltaReportingOperator"
@@ -74,9 +65,9 @@ def _docstring(
         statuses += f" A task that ends with the status {_either(failed)} fails."
     report = f"; the report has {record.report}" if record.report is not None else ""
     owners = " and ".join(f"`{name}`" for name in bases)
-    parameters = [f":param {field.name}: {option_help(field)}. (templated)" for field in subjects]
+    parameters = [f":param {field.name}: {field.flag.help}. (templated)" for field in subjects]
     options = [field for field in options if field.name != "engine"]
-    listed = [f"- `{field.name}`: {option_help(field)}" for field in options]
+    listed = [f"- `{field.name}`: {field.flag.help}" for field in options]
     named_fields = {"engine", *record.subjects, *(field.name for field in options)}
     other_fields = [
         f"`{field.name}`" for field in fields(record.options) if field.name not in named_fields

@@ -288,23 +288,23 @@ def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
 def _name(field: FlagField) -> str:
     if field.flag.name is not None:
         return field.flag.name
-    off = "no-" if field.kind is bool and field.default is True else ""
-    return f"--{off}{field.name.replace('_', '-')}"
+    return f"--{field.name.replace('_', '-')}"
 
 
 def _help(field: FlagField) -> str:
     # argparse would interpret `%` as a format.
-    text = field.flag.help.replace("%", "%%")
-    return text.replace("{default}", str(field.default))
+    text = field.flag.help.replace("%", "%%").replace("`", "")
+    is_repeatable = _item(field.kind) is not None or _is_mapping(field.kind)
+    return f"{text}; repeatable" if is_repeatable else text
 
 
 def _settings(field: FlagField) -> dict[str, Any]:
     """Returns the arguments of `add_argument` that follow from the type of a field."""
     kind, item = field.kind, _item(field.kind)
     if kind is bool:
-        if field.may_be_none:
-            return {"action": argparse.BooleanOptionalAction}
-        return {"action": "store_const", "const": not field.default}
+        if field.default is False:
+            return {"action": "store_const", "const": True}
+        return {"action": argparse.BooleanOptionalAction}
     if item is not None:
         repeated = {"action": "append", "type": _parser(item, _least(item))}
         return {**repeated, "metavar": field.flag.metavar or _metavar(item)}

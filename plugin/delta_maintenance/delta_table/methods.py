@@ -124,10 +124,7 @@ def _parameters(record: AnyOperation, fields: Iterable[FlagField]) -> list[Param
 
 def _docstring(record: AnyOperation, fields: Iterable[FlagField]) -> str:
     lines = [record.description, "", "Options:"]
-    lines += [
-        f"    {field.name}: {field.flag.help.replace('{default}', str(field.default))}"
-        for field in fields
-    ]
+    lines += [f"    {field.name}: {field.flag.help}" for field in fields]
     lines.append("    dry_run: change nothing, and return the Plan")
     if record.takes_version:
         lines.append("    version: the version to work on, by default the latest")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.flags import option
@@ -21,18 +21,18 @@ class ClusterOptions(NewFileOptions):
 
     by: tuple[str, ...] = option(
         (),
-        "a column by which to order the rows of a table without clustering columns, such "
-        "as country or address.city; repeatable",
-        name="--by",
+        "the columns by which to order the rows of a table without clustering columns, such as "
+        "country or address.city",
         metavar="COLUMN",
+        in_policy=True,
     )
     """Dots separate the names of nested columns; names with dots are in backticks."""
     curve: Literal["hilbert", "z-order", "linear"] = option(
         "hilbert",
-        "the order of rows by several columns: hilbert, the default, serves all columns "
-        "alike; linear serves the first column best",
+        "the order of rows by several columns: `hilbert`, the default, and `z-order` serve all "
+        "columns alike, `linear` serves the first column best",
+        in_policy=True,
     )
-    """`z-order` serves all columns alike, too."""
     full: bool = option(False, "also cluster files of other clustering columns or providers again")
 
 

@@ -11,7 +11,7 @@ from delta_maintenance.operations.core.facts import Facts, count_text
 from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Record
+from delta_maintenance.operations.core.record import Count, Instant, Record
 from delta_maintenance.operations.holds.models import KeptVersion
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import PolicyPart
-from delta_maintenance.operations.core.record import AtLeast, Count
+from delta_maintenance.operations.core.record import Bounds, Percent
 from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
 
@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 class OptimizeOptions(NewFileOptions):
     """Options that select the files to merge or rewrite."""
 
-    min_files: Annotated[int, AtLeast(2)] = option(
-        2, "the small files that a partition needs for merging them, by default 2"
+    min_files: Annotated[int, Bounds(2)] = option(
+        2,
+        "the number of small files in a partition from which they are merged, by default {default}",
+        in_policy=True,
     )
-    deleted_percent: Count = option(
-        5, "rewrite files with a larger percentage of deleted rows, by default {default}"
+    deleted_percent: Percent = option(
+        5,
+        "rewrite files with a larger percentage of deleted rows, by default {default}",
+        in_policy=True,
     )
     int96: bool = option(
         False, "rewrite files with timestamps of the old type INT96; reads all footers"

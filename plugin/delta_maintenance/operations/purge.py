@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import PolicyPart
-from delta_maintenance.operations.core.record import AtLeast, Count
+from delta_maintenance.operations.core.record import Percent
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.rewriting.models import RewriteOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 class PurgeOptions(RewriteOptions):
     """Options that select the files to rewrite without their deleted rows."""
 
-    above_percent: Count = option(
+    above_percent: Percent = option(
         0,
         "rewrite only files with a larger percentage of deleted rows; by default, all "
         "files with deleted rows",
+        in_policy=True,
     )
     dropped_columns: bool = option(
-        True, "do not rewrite files only for values of dropped columns, and read no footers"
+        True,
+        "also rewrite files with values of dropped columns, which is the default; footers are read "
+        "if the table's schema shows that columns were dropped",
+        in_policy=True,
     )
-    """Whether files with values of dropped columns are rewritten. Footers are read if the table's
-    schema shows that columns were dropped."""
     holders: Holders = Holders()
     """What keeps older versions, which still have the deleted rows. The kept versions in the log of
     the table always count."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
@@ -32,8 +32,7 @@ class SetClusteringOptions(ChangeOptions):
 
     by: tuple[str, ...] = option(
         (),
-        "a clustering column, such as country or address.city; repeatable, at most 4",
-        name="--by",
+        "the clustering columns, at most 4, such as country or address.city",
         metavar="COLUMN",
     )
     """They replace the current ones. Dots separate the names of nested columns; names with dots are

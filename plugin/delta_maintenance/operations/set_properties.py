@@ -35,15 +35,16 @@ class SetPropertiesOptions(ChangeOptions):
     properties: Annotated[
         Mapping[str, str],
         Flag(
-            "a property and its value, such as delta.enableDeletionVectors=true; repeatable",
+            "table properties and their values, such as delta.enableDeletionVectors=true",
             name="--set",
+            in_policy=True,
         ),
     ] = field(default_factory=dict)
     """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` request
     a protocol and are not stored."""
     remove: tuple[str, ...] = option(
         (),
-        "a property to remove; a missing property is not an error; repeatable",
+        "properties to remove; a missing property is not an error",
         name="--unset",
         metavar="K",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts
@@ -34,11 +34,11 @@ class UpgradeProtocolOptions(ChangeOptions):
 
     features: tuple[str, ...] = option(
         (),
-        "a table feature, by its name in the protocol; repeatable",
+        "table features, by their names in the protocol; required features are added as well",
         name="--feature",
         metavar="NAME",
+        in_policy=True,
     )
-    """Required features are added as well."""
     reader_version: int | None = option(None, "support all features that reader version N implies")
     writer_version: int | None = option(None, "support all features that writer version N implies")
     convert_draft: bool = option(

@@ -36,7 +36,7 @@ def test_every_option_with_a_flag_has_a_field(record: AnyOperation) -> None:
     assert set(flags) - set(names) <= {"operation_id", "operation_since"}
     assert len(names) == len(set(names)) and set(names) <= set(flags)
     for each in fields:
-        assert each.title and each.help[0].isupper() and "--" not in each.help
+        assert each.title and not each.help[0].islower() and "--" not in each.help
         assert each.required == (flags[each.name].default is MISSING)
         assert (each.kind == "choice") == bool(each.choices)
     order = [(each.shortens, not each.required) for each in fields]
@@ -57,10 +57,9 @@ def test_kinds_bounds_units_and_defaults_follow_from_the_record() -> None:
     assert vacuum["keep_versions"].kind == "list"
     assert fields_of("set-properties")["properties"].kind == "mapping"
     assert fields_of("keep-version")["until"].kind == "instant"
-    # Its help is that of `--no-dropped-columns`.
-    off = fields_of("purge")["dropped_columns"]
-    assert off.title == "No dropped columns" and not off.is_on
-    assert fields_of("purge", {"dropped_columns": False})["dropped_columns"].is_on
+    switch = fields_of("purge")["dropped_columns"]
+    assert switch.title == "Dropped columns" and switch.is_on
+    assert not fields_of("purge", {"dropped_columns": False})["dropped_columns"].is_on
     shortening = [name for name, each in vacuum.items() if each.shortens]
     assert shortening == ["allow_short_retention", "no_other_writers"]
     assert [*fields_of("add-constraint")][:2] == ["name", "expression"]
@@ -98,7 +97,7 @@ def test_the_policy_speaks_through_the_assessment_or_its_rule() -> None:
         ("optimize", "target_bytes", "64 MiB", 64 << 20),
         ("optimize", "min_files", "12", 12),
         ("optimize", "full", True, True),
-        ("purge", "dropped_columns", True, False),
+        ("purge", "dropped_columns", False, False),
         ("vacuum", "keep_versions", ["3", " 5"], [3, 5]),
         ("vacuum", "log_commits", "no", False),
         ("vacuum", "retention", "30d", "30d"),

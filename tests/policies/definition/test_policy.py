@@ -16,9 +16,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core import AnyOperation, policy_operations
+from delta_maintenance.operations.core.flags import FlagField, flag_fields
+from delta_maintenance.operations.core.operation import load as load_reference
 from delta_maintenance.policies.definition import Policy, PolicyTable, json_schema, load_policy
 from delta_maintenance.policies.definition.rules import Rules
 
+DECLARED_AGAIN = {
+    # A policy allows fewer values of these, or a null,
+    "checkpoint": {"incremental"},
+    "vacuum": {"archived", "mode", "retention"},
+    # and without columns it takes those that the table is clustered by.
+    "layout": {"columns"},
+}
+RULES = [
+    pytest.param(record, id=record.name)
+    for record in policy_operations()
+    if record.policy is not None and record.policy.rule != "bool"
+]
 DOCS = Path(__file__).parents[3] / "docs"
 Load = Callable[..., Policy]
 
@@ -318,6 +333,50 @@ def test_every_key_of_the_document_is_described() -> None:
         if "description" not in value
     ]
     assert undescribed == []
+
+
+@pytest.mark.parametrize("record", RULES)
+def test_a_rule_has_the_options_of_its_operation_and_declares_only_when_it_is_due(
+    record: AnyOperation,
+) -> None:
+    assert record.policy is not None
+    declared = set(load_reference(record.policy.rule).model_fields)
+    options = {field.name: field for field in flag_fields(record.options)}
+    assert declared & set(options) == DECLARED_AGAIN.get(record.name, set())
+    schema = json_schema()["$defs"][record.policy.rule.split(":")[1]]
+    for field in keys_of(record):
+        key = schema["properties"][field.name]
+        assert key["description"] == field.flag.description
+        assert (field.name in schema.get("required", ())) == field.is_required
+        if not field.is_required:
+            assert key["default"] == json.loads(json.dumps(field.default))
+
+
+@pytest.mark.parametrize("record", RULES)
+def test_a_rule_has_the_bounds_of_the_options(record: AnyOperation) -> None:
+    assert record.policy is not None
+    for field in keys_of(record):
+        if field.bounds is None or field.is_size:
+            continue
+        least, most = field.bounds.least, field.bounds.most
+        for value, is_allowed in [
+            (least, True),
+            (least - 1, False),
+            *([] if most is None else [(most, True), (most + 1, False)]),
+        ]:
+            document = {"version": 1, "defaults": {record.policy.key: {field.name: value}}}
+            if is_allowed:
+                Policy.from_json(document)
+                continue
+            with pytest.raises(InvalidRequestError, match=field.name):
+                Policy.from_json(document)
+            with pytest.raises(InvalidRequestError, match=field.name):
+                record.options(**{field.name: value}).validated()
+
+
+def keys_of(record: AnyOperation) -> list[FlagField]:
+    """The options that a policy can set."""
+    return [field for field in flag_fields(record.options) if field.flag.in_policy]
 
 
 @pytest.mark.process

@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Positive, Record
+from delta_maintenance.operations.core.record import Bounds, Positive, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.backfill_row_ids.operation import apply, plan
@@ -37,16 +37,17 @@ class BackfillRowIdsOptions(Record):
         22_000, "files that one commit gives row IDs to, by default {default}"
     )
     engine: flags.Engine = "auto"
-    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
+    auto_spark_files: Annotated[int, Bounds(0)] = 100_000
     """With `engine="auto"`: the number of such files from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
     quiet: flags.QuietField = None
     operation_id: flags.OperationId = None
     operation_since: flags.OperationSince = None
     checkpoint: bool = option(
-        True, "write no checkpoint after the batches; the next reader replays all of them"
+        True,
+        "write a checkpoint after the batches, which is the default; otherwise the next reader "
+        "replays all of them",
     )
-    """Whether to write a checkpoint after the batches. Without it, readers replay all batches."""
     convert_draft: bool = option(
         False, "convert a table from the 2023 draft of row tracking to the final format"
     )

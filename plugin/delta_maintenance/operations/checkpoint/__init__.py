@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
@@ -17,7 +17,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Outcome
-from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Record
+from delta_maintenance.operations.core.record import Count, Instant, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.checkpoint.operation import apply, plan
@@ -42,28 +42,31 @@ class CheckpointOptions(Record):
 
     kind: CheckpointKind = option(
         "auto",
-        "classic is V1; the others are V2: one file under the classic name, or a "
-        "UUID-named top-level file as JSON or Parquet; auto, the default, follows the table's "
-        "delta.checkpointPolicy",
+        "`classic` is V1; the others are V2: one file under the classic name, or a UUID-named "
+        "top-level file as JSON or Parquet; `auto`, the default, follows the table's "
+        "`delta.checkpointPolicy`",
+        in_policy=True,
     )
     actions_per_sidecar: Count = option(
         50_000,
         "for V2 checkpoints: the maximum number of file actions per sidecar, by default "
         "{default}; 0 keeps them in the top-level file",
+        in_policy=True,
     )
     """Tables with less than a few million files get smaller sidecars, so that the removal of one
     file rewrites little."""
     incremental: Incremental = option(
         "auto",
         "for V2 checkpoints: take over the sidecars of the newest checkpoint without files that a "
-        "later commit has added or removed. auto, the default, does so if that writes less; always "
-        "fails if that is not possible; with never, all sidecars are written",
+        "later commit has added or removed. `auto`, the default, does so if that writes less; "
+        "`always` fails if that is not possible; with `never`, all sidecars are written",
     )
     time_zone: str | None = option(
         None,
         "IANA name of the time zone of partition values of type timestamp that have no zone, such "
-        "as Europe/Paris; only needed if the table sets delta.checkpoint.writeStatsAsStruct",
+        "as Europe/Paris; only needed if the table sets `delta.checkpoint.writeStatsAsStruct`",
         metavar="Z",
+        in_policy=True,
     )
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30

@@ -29,16 +29,9 @@ class CheckpointRule(Rule):
     """Maximum size of these commits in bytes."""
     max_age: Duration | None = None
     """Maximum age of the oldest of these commits."""
-    kind: Literal["auto", "classic", "v2-classic", "v2-json", "v2-parquet"] = "auto"
-    """`auto` follows the table's `delta.checkpointPolicy`."""
-    actions_per_sidecar: Annotated[int, Field(ge=0)] = 50_000
-    """For V2 checkpoints: the maximum number of file actions per sidecar; 0 keeps them in the
-    top-level file."""
     incremental: Literal["auto", "never"] = "auto"
     """For V2 checkpoints: `auto` takes over sidecars of the newest one if that writes less, `never`
     writes all of them."""
-    time_zone: str | None = None
-    """Time zone of partition values of type timestamp; only needed for statistics as structs."""
 
     def at_once(self) -> Self:
         return self.model_copy(update={"max_commits": 1})

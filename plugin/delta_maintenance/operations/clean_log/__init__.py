@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
@@ -66,8 +66,8 @@ class CleanLogOptions(Record):
     log_retention: timedelta | None = option(
         None,
         "how long history is kept, such as '60 days'; by default the table's "
-        "delta.logRetentionDuration. A shorter time than that, or than a day, requires "
-        "both flags below",
+        "`delta.logRetentionDuration`. A shorter time than that, or than a day, requires "
+        "`allow_short_retention` and `no_other_writers`",
         metavar="I",
     )
     allow_short_retention: bool = option(

@@ -18,21 +18,21 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Record
+from delta_maintenance.operations.core.record import Bounds, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.compact_log.operation import apply, plan
 
 
-Version = Annotated[int, AtLeast(0)]
+Version = Annotated[int, Bounds(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactLogOptions(Record):
     """Options of a log compaction."""
 
-    commits_per_file: Annotated[int, AtLeast(2)] = option(
-        10, "number of commits per compaction, by default {default}"
+    commits_per_file: Annotated[int, Bounds(2)] = option(
+        10, "the number of commits per compaction, by default {default}", in_policy=True
     )
     """A reader opens one file per full window and every commit after the last window. Between two
     checkpoints that are n commits apart, that number is smallest for windows of about the square

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from delta_maintenance.operations import compact_log
 from delta_maintenance.operations.compact_log import CompactLogOptions
 from delta_maintenance.operations.core.assessment import (
@@ -19,9 +15,6 @@ from delta_maintenance.operations.core.rules import Rule
 
 class CompactLogRule(Rule):
     """Log compactions, due as soon as one window is complete and no checkpoint is due."""
-
-    commits_per_file: Annotated[int, Field(ge=2)] = 10
-    """Number of commits per compaction."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:

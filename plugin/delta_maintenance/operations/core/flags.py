@@ -13,7 +13,7 @@ from dataclasses import field as dataclass_field
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from delta_maintenance.operations.core.record import Instant, Record, Remark
+from delta_maintenance.operations.core.record import Bounds, Instant, Record, Remark
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 Value = TypeVar("Value")
@@ -21,17 +21,29 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Flag(Remark):
-    """The flag of one field. Its help is the description of the field in all interfaces."""
+    """The flag of one field. Its help is the description of the field in all interfaces, with
+    values and code between backticks.
+    """
 
     help: str
     _: KW_ONLY
     name: str | None = None
-    """By default `--` and the name of the field; `--no-` if the field is true by default."""
+    """By default `--` and the name of the field."""
     metavar: str | None = None
     positional: bool = False
     """Whether the value is a positional argument."""
     example: str | None = None
     """For a required field: an example value for error messages and forms."""
+    in_policy: bool = False
+    """Whether the rule of the operation in a policy has a key of this name."""
+
+    @property
+    def description(self) -> str:
+        """The help as a sentence."""
+        return f"{self.help[:1].upper()}{self.help[1:]}."
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        return {**handler(core_schema), "description": self.description}
 
 
 def option(
@@ -41,9 +53,13 @@ def option(
     name: str | None = None,
     metavar: str | None = None,
     positional: bool = False,
+    in_policy: bool = False,
 ) -> Value:
-    """Declares a field of Options with its default and its flag."""
-    flag = Flag(help, name=name, metavar=metavar, positional=positional)
+    """Declares a field of Options with its default, which replaces `{default}` in the help, and its
+    flag.
+    """
+    help = help.replace("{default}", str(default))
+    flag = Flag(help, name=name, metavar=metavar, positional=positional, in_policy=in_policy)
     declared: Any = dataclass_field(default=default, metadata={"flag": flag})
     return cast(Value, declared)
 
@@ -60,8 +76,13 @@ class FlagField:
     default: Any
     """`dataclasses.MISSING` if the field is required."""
     may_be_none: bool
-    least: int | None = None
-    """The minimum of a number."""
+    bounds: Bounds | None = None
+    """The bounds of a number."""
+
+    @property
+    def least(self) -> int | None:
+        """The minimum of a number."""
+        return None if self.bounds is None else self.bounds.least
 
     @property
     def is_required(self) -> bool:
@@ -73,12 +94,17 @@ class FlagField:
         """All allowed values, if there are few."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else None
 
+    @property
+    def is_size(self) -> bool:
+        """Whether the value is a number of bytes, which people may write as `64 MiB`."""
+        return self.kind is int and self.name.endswith("_bytes")
+
 
 Engine = Annotated[
     Literal["auto", "local", "spark"],
     Flag(
-        "local works in this process, spark in a PySpark job; auto, the default, decides by "
-        "the size of the work, and --dry-run shows the decision and its reason"
+        "`local` works in this process, `spark` in a PySpark job; `auto`, the default, decides by "
+        "the size of the work, and the plan states the decision and its reason"
     ),
 ]
 """The engine that does the work."""
@@ -160,14 +186,13 @@ def _flag_field(field: Field[Any], hint: Any) -> FlagField | None:
     default = field.default
     if default is MISSING and field.default_factory is not MISSING:
         default = field.default_factory()
-    least = next((item.least for item in metadata if hasattr(item, "least")), None)
     return FlagField(
         name=field.name,
         flag=flag,
         kind=kind,
         default=default,
         may_be_none=may_be_none,
-        least=least,
+        bounds=next((item for item in metadata if isinstance(item, Bounds)), None),
     )
 
 

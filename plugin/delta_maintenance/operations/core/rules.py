@@ -1,18 +1,21 @@
-"""Fields that the policy rules of all operations share.
+"""The rule of an operation in a policy, and the rules that all operations share.
 
-The model of each operation is beside its code; this module contains its base class, and the rules
-that apply to all operations.
+The model of each operation is beside its code and declares when it is due. The options that a
+policy can set are declared once, in the Options.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, create_model
 
+from delta_maintenance.operations.core import flags
+from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.policy_values import Bytes, Duration, PolicyModel, Share
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -27,6 +30,9 @@ _OWN_SHARE = 0.5
 class Rule(PolicyModel):
     """Base class of the rule for one operation: when it is due, and its settings."""
 
+    # Only the classes that `with_options` returns read values.
+    model_config = ConfigDict(defer_build=True)
+
     def at_once(self) -> Self:
         """Returns the rule changed so that the operation is due now."""
         if "every" not in type(self).model_fields:
@@ -38,11 +44,43 @@ class Rule(PolicyModel):
         return {}
 
 
-class EngineRule(PolicyModel):
-    """The engine that does the work."""
+def with_options(rule: type[Rule], options: Iterable[type[Record]]) -> type[Rule]:
+    """Adds a key for each option that a policy can set, with the type, the bounds, the default and
+    the text of the option; a key that the rule declares itself is not changed.
+    """
+    keys: dict[str, Any] = {
+        field.name: (
+            Annotated[_type_of_key(field), field.flag],
+            ... if field.is_required else field.default,
+        )
+        for kind in options
+        for field in flag_fields(kind)
+        if field.flag.in_policy and field.name not in rule.model_fields
+    }
+    return create_model(
+        rule.__name__,
+        __base__=rule,
+        __module__=rule.__module__,
+        __doc__=rule.__doc__,
+        # The new keys have no docstrings, and looking for them takes longer than all else here.
+        __cls_kwargs__={"use_attribute_docstrings": False, "defer_build": False},
+        **keys,
+    )
 
-    prefer: Literal["auto", "local", "spark"] = "auto"
-    """`auto` uses Spark from the sizes below on."""
+
+def _type_of_key(field: FlagField) -> Any:
+    kind: Any = field.kind if field.bounds is None else Annotated[field.kind, field.bounds]
+    if field.kind is timedelta:
+        kind = Duration
+    elif field.is_size:
+        kind = Bytes
+    return kind | None if field.may_be_none else kind
+
+
+class EngineRule(PolicyModel):
+    """The engine that does the work, and the sizes from which on `auto` uses Spark."""
+
+    prefer: flags.Engine = "auto"
     spark_log_bytes: Bytes | None = None
     """The bytes of log from which on Spark is used; by default, each operation has its own
     limit.

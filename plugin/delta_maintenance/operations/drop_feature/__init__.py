@@ -13,7 +13,7 @@ from delta_maintenance.operations.core.facts import Facts, instant_text, size_te
 from delta_maintenance.operations.core.flags import Flag, option
 from delta_maintenance.operations.core.operation import Amounts, Effects, OperationRecord
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Positive, Record
+from delta_maintenance.operations.core.record import Instant, Positive, Record
 from delta_maintenance.operations.holds.models import HeldBack, Holders
 from delta_maintenance.operations.table_change.documents import (
     CutOff,

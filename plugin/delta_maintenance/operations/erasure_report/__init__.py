@@ -52,7 +52,7 @@ class ErasureReportOptions(Record):
     ]
     clones: tuple[str, ...] = option(
         (),
-        "a shallow clone of this table, which is searched too; repeatable",
+        "shallow clones of this table, which are searched too",
         name="--clone",
         metavar="URI",
     )

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.operation import (
     PolicyPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Positive, Record
+from delta_maintenance.operations.core.record import Instant, Positive, Record
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.operations.rewriting.models import RefusedFile
 
@@ -38,9 +38,10 @@ class ExpireOptions(Record):
         str,
         Flag(
             "the column that says how old a row is: a date or a timestamp, or an integer "
-            "with --unit. Dots separate the names of nested columns",
+            "with a `unit`. Dots separate the names of nested columns",
             positional=True,
             example="event_time",
+            in_policy=True,
         ),
     ]
     """Rows with null never expire."""
@@ -50,21 +51,24 @@ class ExpireOptions(Record):
             "rows expire that are older than this at the start of the run, such as '400 days'",
             metavar="I",
             example="400 days",
+            in_policy=True,
         ),
     ]
     mixed: Mixed = option(
         "leave",
-        "files that also have other rows: leave them, the default; mark their expired rows by "
-        "deletion vectors, if the table allows these; or rewrite them without these rows",
+        "files that also have other rows: `leave` them, the default; mark their expired rows by "
+        "`deletion-vectors`, if the table allows these; or `rewrite` them without these rows",
+        in_policy=True,
     )
     unit: Unit | None = option(
-        None, "the unit of a column of integers, which count from 1970-01-01 UTC"
+        None, "the unit of a column of integers, which count from 1970-01-01 UTC", in_policy=True
     )
     time_zone: str | None = option(
         None,
         "the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
         "by default rows stay until they are old enough in every zone",
         metavar="ZONE",
+        in_policy=True,
     )
     as_of: Instant | None = None
     """The instant as of which ages are computed, if it is earlier than the start of the run. Used

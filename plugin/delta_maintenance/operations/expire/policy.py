@@ -17,7 +17,7 @@ from delta_maintenance.operations.core.assessment import (
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
-from delta_maintenance.operations.expire import ExpireOptions, Mixed, Unit
+from delta_maintenance.operations.expire import ExpireOptions
 
 _NAME = "expire"
 _REQUESTS_PER_FILE = 3
@@ -26,23 +26,11 @@ _REQUESTS_PER_FILE = 3
 class ExpireRule(Rule):
     """Which rows expire, and when they are removed."""
 
-    column: str
-    """The column with the time of each row: a date or a timestamp, or an integer with `unit`."""
-    older_than: Duration
-    """Rows expire that are older than this."""
     every: Duration = Field(default="1 day", validate_default=True)
     """The shortest time between two runs."""
-    mixed: Mixed = "leave"
-    """What happens to files that also have other rows: `leave`, `deletion-vectors` or
-    `rewrite`."""
-    unit: Unit | None = None
-    """The unit of a column of integers, which count from 1970-01-01 UTC."""
     then: tuple[Literal["purge", "vacuum"], ...] = ()
     """What removes the rows from files with deletion vectors, and the files from the store: `purge`
     and `vacuum` run as often as `every`, unless they have rules of their own."""
-    time_zone: str | None = None
-    """The time zone of dates and of timestamps without a zone; by default rows stay until they are
-    old enough in every zone."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:

@@ -18,7 +18,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Positive, Record
+from delta_maintenance.operations.core.record import Bounds, Instant, Positive, Record
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
@@ -52,18 +52,20 @@ class FsckOptions(Record):
 
     deep: bool = option(
         False,
-        "open the footer of every data file, and every deletion vector; from 100000 of "
-        "them on by a Spark job, unless --engine says otherwise",
+        "open the footer of every data file, and every deletion vector; from 100,000 of them on by "
+        "a Spark job, unless another engine is chosen",
+        in_policy=True,
     )
     engine: flags.Engine = "auto"
-    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
+    auto_spark_files: Annotated[int, Bounds(0)] = 100_000
     """With `engine="auto"`: the number of data files and deletion vectors from which on Spark is
     used.
     """
     sample: Positive | None = option(
         None,
-        "with --deep: open only so many data files, and their deletion vectors; each "
-        "day others, until all were opened",
+        "for a deep check: the number of data files to open, with their deletion vectors; each day "
+        "others, until all were opened",
+        in_policy=True,
     )
     repair: bool = option(
         False,
@@ -86,8 +88,8 @@ class FsckOptions(Record):
     )
     allow_append_only: bool = option(
         False,
-        "with a flag that removes files: also on an append-only table; delta.appendOnly "
-        "is set to false in that commit, and to true in the next one",
+        "also remove files from an append-only table; `delta.appendOnly` is set to false in that "
+        "commit, and to true in the next one",
     )
     other_writers: OtherWriters | None = option(
         None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+from dataclasses import replace
+
+from pydantic import Field
 
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
@@ -16,15 +18,12 @@ from delta_maintenance.operations.fsck import FsckOptions
 
 
 class FsckRule(Rule):
-    """When to check the table."""
+    """When to check the table. While it is held back because of corruption, all data files are
+    opened, whatever `sample` says.
+    """
 
     every: Duration = Field(default="30 days", validate_default=True)
     """Due when the last check is this long ago, or none is known."""
-    deep: bool = False
-    """Whether to open every data file's footer and every deletion vector."""
-    sample: PositiveInt | None = None
-    """With `deep`: the number of data files to open, each day others. All are opened while the
-    table is held back because of corruption."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
@@ -39,22 +38,23 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     elif due_at is not None:
         return not_due("fsck", reason, due_at)
     engine = context.rules.engine
-    # A sample without findings says nothing about the files that others are in.
-    sample = None if corrupt else rule.sample
-    options = context.options(FsckOptions, rule, sample=sample, other_writers=None)
+    options = context.options(FsckOptions, rule, other_writers=None)
+    if corrupt:
+        # A sample without findings says nothing about the files that others are in.
+        options = replace(options, sample=None)
     health = context.health
     files = min(health.num_files, options.sample or health.num_files)
     many = engine.prefer == "spark" or (
         engine.prefer == "auto" and files >= options.auto_spark_files
     )
     vectors = min(health.files_with_deletion_vector, files)
-    opened = files + vectors if rule.deep else 0
+    opened = files + vectors if options.deep else 0
     listings = requests_to_list(health.num_files + health.tombstones) + 1
     return AssessedOperation(
         operation="fsck",
         status="due",
         reason=reason,
-        engine="spark" if rule.deep and many else "local",
+        engine="spark" if options.deep and many else "local",
         options=options,
         bytes_to_read=health.log_bytes,
         requests=sum(kind.files for kind in health.log_files) + listings + opened,

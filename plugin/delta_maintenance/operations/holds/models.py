@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import Bounds, Instant, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.holds.hold import Hold
@@ -26,7 +26,7 @@ class KeptVersion(Record):
     """A version that stays readable, with its name."""
 
     name: str
-    version: Annotated[int, AtLeast(0)] | None = None
+    version: Annotated[int, Bounds(0)] | None = None
     """Give this or `timestamp`."""
     timestamp: Instant | None = None
     """The version that was current at this instant is kept."""
@@ -114,8 +114,8 @@ class Holders(Record):
 Streams = Annotated[
     tuple[str, ...],
     Flag(
-        "the checkpoint folder of a Structured Streaming query that reads the table; what it "
-        "has not read is kept; repeatable",
+        "checkpoint folders of Structured Streaming queries that read the table; what they have "
+        "not read is kept",
         name="--stream",
         metavar="ADDRESS",
     ),
@@ -125,8 +125,8 @@ Streams = Annotated[
 LastRead = Annotated[
     tuple[str, ...],
     Flag(
-        "a file with the last version that a consumer has read, such as 41; what it has not "
-        "read is kept; repeatable",
+        "files with the last version that a consumer has read, such as 41; what it has not read "
+        "is kept",
         name="--last-read",
         metavar="ADDRESS",
     ),

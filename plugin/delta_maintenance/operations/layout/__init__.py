@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.errors import shorten
 from delta_maintenance.lazy import lazy_names
@@ -12,7 +12,7 @@ from delta_maintenance.operations.core.facts import Facts, Grid, size_text
 from delta_maintenance.operations.core.flags import option
 from delta_maintenance.operations.core.operation import OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Count, Instant, Positive, Record
+from delta_maintenance.operations.core.record import Count, Instant, Percent, Positive, Record
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.layout.operation import apply, plan, prepare
@@ -23,25 +23,26 @@ class LayoutOptions(Record):
     """The filters to measure, and the share of bytes that they must skip."""
 
     where: tuple[str, ...] = option(
-        (), "a condition of your queries, in SQL; repeatable", metavar="CONDITION"
+        (), "conditions of your queries, in SQL", metavar="CONDITION", in_policy=True
     )
     queries: str | None = option(
         None,
-        "a file with conditions or statements in SQL, or an event log of Spark",
+        "the address of a file with conditions or statements in SQL, or of an event log of Spark",
         metavar="FILE",
+        in_policy=True,
     )
-    fail_under: Count | None = option(
+    fail_under: Percent | None = option(
         None,
         "fail if all conditions together skip less than this percentage of the bytes",
         metavar="PERCENT",
     )
     columns: tuple[str, ...] = option(
         (),
-        "a column to measure; repeatable; by default the first 32 with statistics",
+        "the columns to measure; by default those of the conditions, and the first 32 with "
+        "statistics",
         name="--column",
         metavar="NAME",
     )
-    """By default also those of the conditions."""
     target_bytes: Positive | None = option(
         None,
         "the size in bytes of the files after clustering; by default that of the new "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pydantic import Field
 
 from delta_maintenance.operations.core.assessment import (
@@ -20,10 +22,6 @@ class LayoutRule(Rule):
 
     every: Duration = Field(default="7 days", validate_default=True)
     """The shortest time between two reports."""
-    where: tuple[str, ...] = ()
-    """Conditions of queries, in SQL."""
-    queries: str | None = None
-    """The address of a file with conditions or statements in SQL, or of an event log of Spark."""
     columns: tuple[str, ...] = ()
     """Columns that filters compare. Without columns and conditions, those that the table is
     clustered by."""
@@ -41,13 +39,12 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     calendar_reason, due_at = context.since_last_run("layout", rule.every)
     if due_at is not None:
         return not_due("layout", calendar_reason, due_at)
-    named = rule.columns
-    if not named and not rule.where and rule.queries is None:
+    options = context.options(LayoutOptions, rule)
+    if not options.columns and not options.where and options.queries is None:
         # For every table there is some column by which its files overlap.
-        named = operation.clustered_by(context.snapshot)
-        if not named:
+        options = replace(options, columns=operation.clustered_by(context.snapshot))
+        if not options.columns:
             return not_due("layout", "neither conditions nor clustering columns are known")
-    options = context.options(LayoutOptions, rule, columns=named)
     plan = operation.plan(context.snapshot, options, RunContext.at(context.now))
     if plan.status != "pays" and (last_run is None or last_run.status != "pays"):
         return not_due("layout", plan.reason)

@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Positive, Record
+from delta_maintenance.operations.core.record import Bounds, Positive, Record
 from delta_maintenance.operations.rewriting.models import ReasonCount, RefusedFile
 
 if TYPE_CHECKING:
@@ -34,20 +34,21 @@ class RecomputeStatsOptions(Record):
         False,
         "also open files with bounds of floating-point numbers and long decimals, and "
         "recompute them unless their writer is known to handle NaN",
+        in_policy=True,
     )
     """The log does not show whether their writer ignored NaN or rounded decimals."""
     check_files: bool = option(
         False,
         "also open all other files, and recompute the statistics that their footers, or "
         "the rows where these do not decide, contradict",
+        in_policy=True,
     )
     all_files: bool = option(
         False, "recompute the statistics of all files, not only wrong ones", name="--all"
     )
     cluster_by: tuple[str, ...] = option(
         (),
-        "a column by which the table is to be clustered; repeatable",
-        name="--cluster-by",
+        "the columns by which the table is to be clustered",
         metavar="COLUMN",
     )
     files_per_commit: Positive = option(
@@ -58,7 +59,7 @@ class RecomputeStatsOptions(Record):
     )
     """At most 8 in this process and one for each core on Spark."""
     engine: flags.Engine = "auto"
-    auto_spark_files: Annotated[int, AtLeast(0)] = 100_000
+    auto_spark_files: Annotated[int, Bounds(0)] = 100_000
     """With `engine="auto"`: the number of files to open from which on Spark is used."""
     other_writers: flags.OtherWritersField = None
     quiet: flags.QuietField = None

@@ -26,10 +26,6 @@ class StatisticsRule(Rule):
     above_share: Share = 0.0
     """Due if a larger share of the bytes of the table is in files with missing or wrong
     statistics."""
-    check_writers: bool = False
-    """Whether files are also opened because their writer may have ignored NaN."""
-    check_files: bool = False
-    """Whether all files are opened, and their statistics compared with the contents."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:

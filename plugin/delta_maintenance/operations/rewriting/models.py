@@ -23,27 +23,32 @@ class RewriteOptions(Record):
 
     where: str | None = option(
         None,
-        "only partitions for which this condition on partition columns holds, such as "
-        "\"day >= '2026-01-01' AND country IN ('DE', 'FR')\"",
+        "a condition on partition columns, such as "
+        "`day >= '2026-01-01' AND country IN ('DE', 'FR')`; other partitions are left alone",
         metavar="SQL",
+        in_policy=True,
     )
     quiet_for: timedelta | None = option(
-        None, "skip partitions that were written to within this time, such as '1 hour'"
+        None,
+        "leave partitions alone that were written to within this time, such as '1 hour'",
+        in_policy=True,
     )
-    max_bytes: Count | None = option(None, "the maximum bytes of data files to read")
+    max_bytes: Count | None = option(
+        None, "the maximum bytes of data files that one run reads", in_policy=True
+    )
     max_files: Count | None = option(None, "the maximum number of data files to rewrite")
     as_of: Instant | None = None
     """Files that were written after this instant are left alone. Used to apply a plan that was
     approved some time ago.
     """
     max_duration: timedelta | None = option(
-        None, "start no further work after this time, such as '30 minutes'"
+        None, "start no further work after this time, such as '30 minutes'", in_policy=True
     )
     """Started bins are completed."""
     proof: Literal["rows", "counts"] = option(
         "rows",
-        "the comparison before a commit: rows, the default, compares a digest of every "
-        "value of every row; counts compares only numbers of rows",
+        "the comparison before a commit: `rows`, the default, compares a digest of every value of "
+        "every row; `counts` compares only numbers of rows",
     )
     workers: Positive | None = option(
         None, "bins that are rewritten at the same time; by default one for each processor"
@@ -62,25 +67,29 @@ class NewFileOptions(RewriteOptions):
 
     reader: Reader | None = option(
         None,
-        "the main reader of the table, for which the size and the row groups of new files "
-        "are chosen: spark, the SQL analytics endpoint of Fabric, or Direct Lake of Power BI; "
-        "--target-bytes and --row-group-rows override the choice",
+        "the main reader of the table, for which the size and the row groups of new files are "
+        "chosen, unless they are given: `spark`, the SQL analytics endpoint of Fabric, or Direct "
+        "Lake of Power BI",
+        in_policy=True,
     )
     target_bytes: Positive | None = option(
         None,
         "the size of new files in bytes; by default the table's delta.targetFileSize, "
         "else 128 MiB to 1 GiB by the size of the table",
+        in_policy=True,
     )
     row_group_rows: Positive | None = option(
         None,
         "the rows of a row group in new files; fewer if these would take more than "
         "256 MiB of memory; by default 1,048,576, or as many as take 32 MiB",
+        in_policy=True,
     )
     bloom: tuple[str, ...] = option(
         (),
-        "a column for which new files get bloom filters, so that readers of one value "
-        "skip row groups; repeatable; filters of the old files are kept anyway",
+        "columns for which new files get bloom filters, so that readers of one value skip row "
+        "groups; those of the old files keep them anyway",
         metavar="COLUMN",
+        in_policy=True,
     )
     """Dots separate the names of nested columns; names with dots are in backticks."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -18,44 +19,25 @@ from delta_maintenance.operations.core.assessment import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.core.policy_values import Bytes, Duration, Share
+from delta_maintenance.operations.core.policy_values import Duration, Share
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan
-from delta_maintenance.operations.rewriting.models import DELETED_ROWS, Reader, RewritePlan
+from delta_maintenance.operations.rewriting.models import DELETED_ROWS, RewritePlan
 
 
 class RewriteRule(Rule):
-    """The settings that the rules for all rewrites of data files share."""
+    """When data files are rewritten."""
 
     every: Duration
     """The shortest time between two runs."""
-    where: str | None = None
-    """A condition on partition columns; other partitions are left alone."""
-    quiet_for: Duration | None = None
-    """Partitions that were written to within this time are left alone."""
-    max_bytes: Bytes | None = None
-    """The most bytes of data files that one run reads."""
-    max_duration: Duration | None = None
-    """After this time a run begins no further work."""
 
 
 class NewFileRule(RewriteRule):
-    """The settings of the rules that choose the form of new files."""
+    """When data files are rewritten as fewer files."""
 
     min_files_saved: Annotated[int, Field(ge=1)] = 10
     """Due if a run would reduce the number of files by this number."""
-    reader: Reader | None = None
-    """The main reader of the table, for which the size and the row groups of new files are chosen;
-    `target_bytes` and `row_group_rows` override the choice."""
-    target_bytes: Bytes | None = None
-    """The size of new files; by default the table's `delta.targetFileSize`, else 128 MiB to 1 GiB
-    by the size of the table."""
-    row_group_rows: Annotated[int, Field(ge=1)] | None = None
-    """The rows of a row group in new files; fewer if these would take more than 256 MiB of memory.
-    By default 1,048,576, or as many as take 32 MiB."""
-    bloom: tuple[str, ...] = ()
-    """The columns for which new files get bloom filters, besides those that the old files have."""
 
 
 def _spark_from(context: EvaluationContext) -> dict[str, Any]:
@@ -116,12 +98,6 @@ class ClusterRule(NewFileRule):
     according to the log."""
     above_share: Share = 0.1
     """Also due if a larger share of the bytes of the table is in files that are not clustered."""
-    by: tuple[str, ...] = ()
-    """The columns by which rows are sorted in a table without clustering columns. Without them,
-    such a table is left alone."""
-    curve: Literal["hilbert", "z-order", "linear"] = "hilbert"
-    """The order of rows by several columns: `hilbert` and `z-order` serve all columns alike,
-    `linear` the first one best."""
 
 
 def due_cluster(context: EvaluationContext) -> AssessedOperation | None:
@@ -154,8 +130,8 @@ def _is_clustered(context: EvaluationContext) -> bool:
 
 
 def _cluster_options(rule: ClusterRule, context: EvaluationContext) -> ClusterOptions:
-    by = () if _is_clustered(context) else rule.by
-    return context.options(ClusterOptions, rule, by=by, **_spark_from(context))
+    options = context.options(ClusterOptions, rule, **_spark_from(context))
+    return replace(options, by=()) if _is_clustered(context) else options
 
 
 def _planned_cluster(rule: ClusterRule, context: EvaluationContext) -> ClusterPlan:
@@ -189,14 +165,12 @@ def _judged_cluster(
 
 
 class OptimizeRule(NewFileRule):
-    """When small data files are merged."""
+    """When small data files are merged. Also due if a file has more deleted rows than
+    `deleted_percent` allows.
+    """
 
     every: Duration = Field(default="1 day", validate_default=True)
     """The shortest time between two runs."""
-    deleted_percent: Annotated[int, Field(ge=0, le=100)] = 5
-    """Also due if a larger percentage of the rows of any file is deleted."""
-    min_files: Annotated[int, Field(ge=2)] = 2
-    """The number of small files in a partition from which they are merged."""
 
 
 def due_optimize(context: EvaluationContext) -> AssessedOperation | None:
@@ -225,11 +199,6 @@ class PurgeRule(RewriteRule):
 
     every: Duration = Field(default="7 days", validate_default=True)
     """The shortest time between two runs."""
-    above_percent: Annotated[int, Field(ge=0, le=100)] = 0
-    """Only files of which a larger percentage of rows is deleted."""
-    dropped_columns: bool = True
-    """Whether files with values of dropped columns are rewritten too; reads footers if columns were
-    dropped."""
 
 
 def due_purge(context: EvaluationContext) -> AssessedOperation | None:

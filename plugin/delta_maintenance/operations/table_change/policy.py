@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from pydantic import Field
-
 from delta_maintenance.operations import set_properties, upgrade_protocol
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
@@ -24,11 +20,6 @@ KEY = "protocol"
 class ProtocolRule(Rule):
     """The required features and properties of a table."""
 
-    features: tuple[str, ...] = ()
-    """Table features, named as in the protocol; required features are added as well."""
-    properties: Mapping[str, str] = Field(default_factory=dict)
-    """Table properties and their values."""
-
 
 def assessed(name: str, plan: ChangePlan, options: ChangeOptions) -> AssessedOperation:
     """Due unless the table already has the requested state."""
@@ -45,7 +36,7 @@ def due_set_properties(context: EvaluationContext) -> AssessedOperation | None:
     from delta_maintenance.protocol.row_tracking.row_ids import ENABLED_PROPERTY
 
     rule = context.rule(KEY, ProtocolRule)
-    properties = dict(rule.properties) if rule is not None else {}
+    properties = dict(context.options(SetPropertiesOptions, rule or ()).properties)
     if context.rule("row_tracking", bool) is False and context.health.row_tracking == "enabled":
         properties[ENABLED_PROPERTY] = "false"
     if not properties:
@@ -58,8 +49,8 @@ def due_set_properties(context: EvaluationContext) -> AssessedOperation | None:
 def due_upgrade_protocol(context: EvaluationContext) -> AssessedOperation | None:
     """Due while the table lacks a feature."""
     rule = context.rule(KEY, ProtocolRule)
-    if rule is None or not rule.features:
+    options = context.options(UpgradeProtocolOptions, rule or ())
+    if not options.features:
         return None
-    options = context.options(UpgradeProtocolOptions, rule)
     plan = upgrade_protocol.plan(context.snapshot, options, context=RunContext.at(context.now))
     return assessed("upgrade-protocol", plan, options)

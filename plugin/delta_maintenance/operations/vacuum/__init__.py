@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.operation import (
     SparkPart,
 )
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import AtLeast, Instant, Record
+from delta_maintenance.operations.core.record import Bounds, Instant, Record
 from delta_maintenance.operations.holds.models import HeldBack, Holders, LastRead, Streams
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
@@ -34,7 +34,7 @@ committing them.
 """
 
 Mode = Literal["full", "lite", "inventory"]
-Version = Annotated[int, AtLeast(0)]
+Version = Annotated[int, Bounds(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +43,14 @@ class VacuumOptions(Record):
 
     mode: Mode = option(
         "full",
-        "full, the default, lists the table's folder; lite finds only files that the log "
-        "records as removed; inventory reads a list made elsewhere",
+        "`full`, the default, lists the table's folder; `lite` finds only files that the log "
+        "records as removed; `inventory` reads a list made elsewhere",
     )
     retention: timedelta | None = option(
         None,
         "how long removed files are kept, such as '30 days'; by default the table's "
-        "delta.deletedFileRetentionDuration, but at least a week. A shorter time requires "
-        "both flags below",
+        "`delta.deletedFileRetentionDuration`, but at least a week. A shorter time requires "
+        "`allow_short_retention` and `no_other_writers`",
         metavar="I",
     )
     allow_short_retention: bool = option(
@@ -66,14 +66,14 @@ class VacuumOptions(Record):
     """
     keep_versions: tuple[Version, ...] = option(
         (),
-        "a version whose files are all kept, whatever its age; repeatable",
+        "versions whose files are all kept, whatever their age",
         name="--keep-version",
     )
     streams: Streams = ()
     last_read: LastRead = ()
     clones: tuple[str, ...] = option(
         (),
-        "a shallow clone of this table, whose files are kept; repeatable",
+        "shallow clones of this table, whose files are kept",
         name="--clone",
         metavar="URI",
     )
@@ -83,8 +83,8 @@ class VacuumOptions(Record):
     the log of the table always count."""
     inventory: str | None = option(
         None,
-        "with --mode inventory: a Parquet file, a folder of Parquet files or a Delta "
-        "table, with the columns path, length, isDir and modificationTime",
+        "for the mode `inventory`: a Parquet file, a folder of Parquet files or a Delta table, "
+        "with the columns path, length, isDir and modificationTime",
         metavar="URI",
     )
     foreign_files: bool = option(
@@ -101,10 +101,10 @@ class VacuumOptions(Record):
     """The same holds for more than half of all bytes."""
     ignore_missing_files: bool = option(False, "continue if files of the table are missing")
     log_commits: bool | None = option(
-        None, "commit VACUUM START and VACUUM END; by default on all stores but S3"
+        None, "commit VACUUM START and VACUUM END; by default on all stores but S3", in_policy=True
     )
     other_writers: OtherWriters | None = option(
-        None, "the other writers of a table on S3, required with --log-commits"
+        None, "the other writers of a table on S3, required if commits are logged there"
     )
     quiet: flags.QuietField = None
     engine: flags.Engine = "auto"

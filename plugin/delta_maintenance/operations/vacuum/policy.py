@@ -46,8 +46,6 @@ class VacuumRule(Rule):
     """`full` lists the table's folder; `lite` finds only files that the log records as removed."""
     archived: Literal["keep", "delete"] | None = None
     """Whether unreferenced files in archive classes are kept, the default, or deleted."""
-    log_commits: bool | None = None
-    """Whether VACUUM START and VACUUM END are committed; by default everywhere but on S3."""
 
     def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
         least = max(snapshot.properties.deleted_file_retention, LEAST_RETENTION)

@@ -22,19 +22,20 @@ from pydantic import (
 from pydantic_core import CoreSchema
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.policy_values import Duration, PolicyModel, StorageRule
 from delta_maintenance.operations.core.registry import policy_operations
-from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule
+from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule, with_options
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.policies.definition.holders import ClonesRule, KeepRule, ReaderRule
 from delta_maintenance.policies.definition.hours import Hours
 from delta_maintenance.submission.configuration import checked_conf
-from delta_maintenance.table.commit.other_writers import OtherWriters
 
+_RECORDS = policy_operations()
 _PARTS: Mapping[str, PolicyPart] = {
-    record.name: record.policy for record in policy_operations() if record.policy is not None
+    record.name: record.policy for record in _RECORDS if record.policy is not None
 }
 """The policy part of each operation, in the order in which they run."""
 
@@ -93,12 +94,23 @@ def _operations(names: tuple[OperationName, ...]) -> tuple[OperationName, ...]:
 Operations = Annotated[tuple[OperationName, ...], AfterValidator(_operations)]
 
 
+_KINDS: Mapping[str, type[Rule]] = {
+    part.key: with_options(
+        load(part.rule),
+        [record.options for record in _RECORDS if _PARTS[record.name].key == part.key],
+    )
+    for part in _PARTS.values()
+    if part.rule != "bool"
+}
+"""The rule of each key, with the options of all operations that share the key."""
+
+
 def _key(policy_part: PolicyPart) -> tuple[Any, Any]:
     """The type and the default of an operation's key."""
     key_field = Field(default=None, description=policy_part.description)
     if policy_part.rule == "bool":
         return bool | None, key_field
-    rule = load(policy_part.rule)
+    rule = _KINDS[policy_part.key]
     return Annotated[rule | None, BeforeValidator(switched), Switch()], key_field
 
 
@@ -123,9 +135,7 @@ class Rules(_OperationRules):
     """How to reach the table's store."""
     hours: Hours | None = None
     """When maintenance may run; always, by default."""
-    other_writers: OtherWriters | None = None
-    """The other writers of a table on S3, required before anything is committed there: writers that
-    put conditionally, Delta Spark, or none."""
+    other_writers: flags.OtherWritersField = None
     quiet: Duration | None = None
     """With `other_writers: spark`: operations commit if no other writer has committed for this
     long, and keep a copy of each commit, which shows later whether Delta Spark overwrote it."""
@@ -189,9 +199,9 @@ class Rules(_OperationRules):
 def _at_once(policy_part: PolicyPart, value: object) -> Rule | bool:
     if policy_part.rule == "bool":
         return True
-    kind: type[Rule] = load(policy_part.rule)
     if isinstance(value, Rule):
         return value.at_once()
+    kind = _KINDS[policy_part.key]
     # A rule such as that of `expire` cannot be made without values: the request has them.
     needs_values = any(field.is_required() for field in kind.model_fields.values())
     return False if needs_values else kind().at_once()

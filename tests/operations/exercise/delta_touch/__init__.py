@@ -33,7 +33,7 @@ class TouchOptions(Record):
     older_than: Annotated[
         timedelta, Flag("the age of the newest version from which it is idle", metavar="I")
     ] = timedelta(days=30)
-    note: str | None = option(None, "a text for the history", metavar="TEXT")
+    note: str | None = option(None, "a text for the history", metavar="TEXT", in_policy=True)
     engine: Engine = "auto"
     other_writers: OtherWritersField = None
     operation_id: OperationId = None

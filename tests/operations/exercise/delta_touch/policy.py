@@ -20,8 +20,6 @@ class TouchRule(Rule):
 
     every: Duration = timedelta(days=30)
     """The longest time without a version."""
-    note: str | None = None
-    """Is stored in the history of the table."""
 
 
 def due(context: EvaluationContext) -> AssessedOperation | None:
