@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import PolicyPart
 from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
 from delta_maintenance.operations.rewriting.record import rewrite_record
@@ -19,19 +19,17 @@ if TYPE_CHECKING:
 class ClusterOptions(NewFileOptions):
     """Options that select the files to cluster, and the order of their rows."""
 
-    by: tuple[str, ...] = option(
+    by: tuple[str, ...] = policy_option(
         (),
         "the columns by which to order the rows of a table without clustering columns, such as "
         "country or address.city",
         metavar="COLUMN",
-        in_policy=True,
     )
     """Dots separate the names of nested columns; names with dots are in backticks."""
-    curve: Literal["hilbert", "z-order", "linear"] = option(
+    curve: Literal["hilbert", "z-order", "linear"] = policy_option(
         "hilbert",
         "the order of rows by several columns: `hilbert`, the default, and `z-order` serve all "
         "columns alike, `linear` serves the first column best",
-        in_policy=True,
     )
     full: bool = option(False, "also cluster files of other clustering columns or providers again")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import PolicyPart
 from delta_maintenance.operations.core.record import Bounds, Percent
 from delta_maintenance.operations.rewriting.models import NewFileOptions, RewritePlan, RewriteResult
@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 class OptimizeOptions(NewFileOptions):
     """Options that select the files to merge or rewrite."""
 
-    min_files: Annotated[int, Bounds(2)] = option(
+    min_files: Annotated[int, Bounds(2)] = policy_option(
         2,
         "the number of small files in a partition from which they are merged, by default {default}",
-        in_policy=True,
     )
-    deleted_percent: Percent = option(
-        5,
-        "rewrite files with a larger percentage of deleted rows, by default {default}",
-        in_policy=True,
+    deleted_percent: Percent = policy_option(
+        5, "rewrite files with a larger percentage of deleted rows, by default {default}"
     )
     int96: bool = option(
         False, "rewrite files with timestamps of the old type INT96; reads all footers"

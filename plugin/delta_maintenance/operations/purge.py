@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import policy_option
 from delta_maintenance.operations.core.operation import PolicyPart
 from delta_maintenance.operations.core.record import Percent
 from delta_maintenance.operations.holds.models import Holders
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
 class PurgeOptions(RewriteOptions):
     """Options that select the files to rewrite without their deleted rows."""
 
-    above_percent: Percent = option(
+    above_percent: Percent = policy_option(
         0,
         "rewrite only files with a larger percentage of deleted rows; by default, all "
         "files with deleted rows",
-        in_policy=True,
     )
-    dropped_columns: bool = option(
+    dropped_columns: bool = policy_option(
         True,
         "also rewrite files with values of dropped columns, which is the default; footers are read "
         "if the table's schema shows that columns were dropped",
-        in_policy=True,
     )
     holders: Holders = Holders()
     """What keeps older versions, which still have the deleted rows. The kept versions in the log of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.facts import Facts
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, PolicyPart
 from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
@@ -32,12 +32,11 @@ if TYPE_CHECKING:
 class UpgradeProtocolOptions(ChangeOptions):
     """The features that the table should support."""
 
-    features: tuple[str, ...] = option(
+    features: tuple[str, ...] = policy_option(
         (),
         "table features, by their names in the protocol; required features are added as well",
         name="--feature",
         metavar="NAME",
-        in_policy=True,
     )
     reader_version: int | None = option(None, "support all features that reader version N implies")
     writer_version: int | None = option(None, "support all features that writer version N implies")

@@ -9,7 +9,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -40,18 +40,16 @@ less, `always` or an error if it is not possible, or `never`.
 class CheckpointOptions(Record):
     """Options of a checkpoint."""
 
-    kind: CheckpointKind = option(
+    kind: CheckpointKind = policy_option(
         "auto",
         "`classic` is V1; the others are V2: one file under the classic name, or a UUID-named "
         "top-level file as JSON or Parquet; `auto`, the default, follows the table's "
         "`delta.checkpointPolicy`",
-        in_policy=True,
     )
-    actions_per_sidecar: Count = option(
+    actions_per_sidecar: Count = policy_option(
         50_000,
         "for V2 checkpoints: the maximum number of file actions per sidecar, by default "
         "{default}; 0 keeps them in the top-level file",
-        in_policy=True,
     )
     """Tables with less than a few million files get smaller sidecars, so that the removal of one
     file rewrites little."""
@@ -61,12 +59,11 @@ class CheckpointOptions(Record):
         "later commit has added or removed. `auto`, the default, does so if that writes less; "
         "`always` fails if that is not possible; with `never`, all sidecars are written",
     )
-    time_zone: str | None = option(
+    time_zone: str | None = policy_option(
         None,
         "IANA name of the time zone of partition values of type timestamp that have no zone, such "
         "as Europe/Paris; only needed if the table sets `delta.checkpoint.writeStatsAsStruct`",
         metavar="Z",
-        in_policy=True,
     )
     engine: flags.Engine = "auto"
     auto_spark_bytes: int = 8 << 30

@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -31,8 +31,8 @@ Version = Annotated[int, Bounds(0)]
 class CompactLogOptions(Record):
     """Options of a log compaction."""
 
-    commits_per_file: Annotated[int, Bounds(2)] = option(
-        10, "the number of commits per compaction, by default {default}", in_policy=True
+    commits_per_file: Annotated[int, Bounds(2)] = policy_option(
+        10, "the number of commits per compaction, by default {default}"
     )
     """A reader opens one file per full window and every commit after the last window. Between two
     checkpoints that are n commits apart, that number is smallest for windows of about the square

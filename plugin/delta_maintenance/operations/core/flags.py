@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from dataclasses import field as dataclass_field
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from delta_maintenance.operations.core.record import Bounds, Instant, Record, Remark
@@ -62,6 +63,10 @@ def option(
     flag = Flag(help, name=name, metavar=metavar, positional=positional, in_policy=in_policy)
     declared: Any = dataclass_field(default=default, metadata={"flag": flag})
     return cast(Value, declared)
+
+
+policy_option = partial(option, in_policy=True)
+"""Declares an option that the rule of the operation in a policy also has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +126,8 @@ OtherWritersField = Annotated[
 QuietField = Annotated[
     timedelta | None,
     Flag(
-        "with --other-writers spark: commit if no other writer has committed for this long, such "
-        "as '10 minutes', and keep a copy of each commit, which shows later whether Delta Spark "
+        "beside Delta Spark on S3: commit if no other writer has committed for this long, such as "
+        "'10 minutes', and keep a copy of each commit, which shows later whether Delta Spark "
         "overwrote it",
         metavar="I",
     ),

@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
-from delta_maintenance.operations.core.flags import Flag, option
+from delta_maintenance.operations.core.flags import Flag, option, policy_option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -54,21 +54,19 @@ class ExpireOptions(Record):
             in_policy=True,
         ),
     ]
-    mixed: Mixed = option(
+    mixed: Mixed = policy_option(
         "leave",
         "files that also have other rows: `leave` them, the default; mark their expired rows by "
         "`deletion-vectors`, if the table allows these; or `rewrite` them without these rows",
-        in_policy=True,
     )
-    unit: Unit | None = option(
-        None, "the unit of a column of integers, which count from 1970-01-01 UTC", in_policy=True
+    unit: Unit | None = policy_option(
+        None, "the unit of a column of integers, which count from 1970-01-01 UTC"
     )
-    time_zone: str | None = option(
+    time_zone: str | None = policy_option(
         None,
         "the time zone of dates and of timestamps without a zone, such as Europe/Berlin; "
         "by default rows stay until they are old enough in every zone",
         metavar="ZONE",
-        in_policy=True,
     )
     as_of: Instant | None = None
     """The instant as of which ages are computed, if it is earlier than the start of the run. Used

@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Document, Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import (
     Effects,
     OperationRecord,
@@ -50,22 +50,20 @@ class Finding:
 class FsckOptions(Record):
     """The depth of the check, and the permitted repairs."""
 
-    deep: bool = option(
+    deep: bool = policy_option(
         False,
         "open the footer of every data file, and every deletion vector; from 100,000 of them on by "
         "a Spark job, unless another engine is chosen",
-        in_policy=True,
     )
     engine: flags.Engine = "auto"
     auto_spark_files: Annotated[int, Bounds(0)] = 100_000
     """With `engine="auto"`: the number of data files and deletion vectors from which on Spark is
     used.
     """
-    sample: Positive | None = option(
+    sample: Positive | None = policy_option(
         None,
         "for a deep check: the number of data files to open, with their deletion vectors; each day "
         "others, until all were opened",
-        in_policy=True,
     )
     repair: bool = option(
         False,

@@ -9,7 +9,7 @@ from delta_maintenance.errors import shorten
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Document, Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import OperationRecord, PolicyPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Count, Instant, Percent, Positive, Record
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 class LayoutOptions(Record):
     """The filters to measure, and the share of bytes that they must skip."""
 
-    where: tuple[str, ...] = option(
-        (), "conditions of your queries, in SQL", metavar="CONDITION", in_policy=True
+    where: tuple[str, ...] = policy_option(
+        (), "conditions of your queries, in SQL", metavar="CONDITION"
     )
-    queries: str | None = option(
+    queries: str | None = policy_option(
         None,
         "the address of a file with conditions or statements in SQL, or of an event log of Spark",
         metavar="FILE",
-        in_policy=True,
     )
     fail_under: Percent | None = option(
         None,

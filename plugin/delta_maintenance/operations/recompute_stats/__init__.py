@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -30,18 +30,16 @@ if TYPE_CHECKING:
 class RecomputeStatsOptions(Record):
     """Options of a run."""
 
-    check_writers: bool = option(
+    check_writers: bool = policy_option(
         False,
         "also open files with bounds of floating-point numbers and long decimals, and "
         "recompute them unless their writer is known to handle NaN",
-        in_policy=True,
     )
     """The log does not show whether their writer ignored NaN or rounded decimals."""
-    check_files: bool = option(
+    check_files: bool = policy_option(
         False,
         "also open all other files, and recompute the statistics that their footers, or "
         "the rows where these do not decide, contradict",
-        in_policy=True,
     )
     all_files: bool = option(
         False, "recompute the statistics of all files, not only wrong ones", name="--all"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.record import Count, Instant, Positive, Record
 
 Reader = Literal["spark", "sql-endpoint", "direct-lake"]
@@ -21,28 +21,25 @@ DELETED_ROWS = "deleted-rows"
 class RewriteOptions(Record):
     """Options that select the files to rewrite and control the work."""
 
-    where: str | None = option(
+    where: str | None = policy_option(
         None,
         "a condition on partition columns, such as "
         "`day >= '2026-01-01' AND country IN ('DE', 'FR')`; other partitions are left alone",
         metavar="SQL",
-        in_policy=True,
     )
-    quiet_for: timedelta | None = option(
-        None,
-        "leave partitions alone that were written to within this time, such as '1 hour'",
-        in_policy=True,
+    quiet_for: timedelta | None = policy_option(
+        None, "leave partitions alone that were written to within this time, such as '1 hour'"
     )
-    max_bytes: Count | None = option(
-        None, "the maximum bytes of data files that one run reads", in_policy=True
+    max_bytes: Count | None = policy_option(
+        None, "the maximum bytes of data files that one run reads"
     )
     max_files: Count | None = option(None, "the maximum number of data files to rewrite")
     as_of: Instant | None = None
     """Files that were written after this instant are left alone. Used to apply a plan that was
     approved some time ago.
     """
-    max_duration: timedelta | None = option(
-        None, "start no further work after this time, such as '30 minutes'", in_policy=True
+    max_duration: timedelta | None = policy_option(
+        None, "start no further work after this time, such as '30 minutes'"
     )
     """Started bins are completed."""
     proof: Literal["rows", "counts"] = option(
@@ -65,31 +62,27 @@ class RewriteOptions(Record):
 class NewFileOptions(RewriteOptions):
     """Options of the operations that choose the form of new files."""
 
-    reader: Reader | None = option(
+    reader: Reader | None = policy_option(
         None,
         "the main reader of the table, for which the size and the row groups of new files are "
         "chosen, unless they are given: `spark`, the SQL analytics endpoint of Fabric, or Direct "
         "Lake of Power BI",
-        in_policy=True,
     )
-    target_bytes: Positive | None = option(
+    target_bytes: Positive | None = policy_option(
         None,
         "the size of new files in bytes; by default the table's delta.targetFileSize, "
         "else 128 MiB to 1 GiB by the size of the table",
-        in_policy=True,
     )
-    row_group_rows: Positive | None = option(
+    row_group_rows: Positive | None = policy_option(
         None,
         "the rows of a row group in new files; fewer if these would take more than "
         "256 MiB of memory; by default 1,048,576, or as many as take 32 MiB",
-        in_policy=True,
     )
-    bloom: tuple[str, ...] = option(
+    bloom: tuple[str, ...] = policy_option(
         (),
         "columns for which new files get bloom filters, so that readers of one value skip row "
         "groups; those of the old files keep them anyway",
         metavar="COLUMN",
-        in_policy=True,
     )
     """Dots separate the names of nested columns; names with dots are in backticks."""
 

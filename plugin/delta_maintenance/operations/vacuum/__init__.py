@@ -10,7 +10,7 @@ from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, count_text, size_text
-from delta_maintenance.operations.core.flags import option
+from delta_maintenance.operations.core.flags import option, policy_option
 from delta_maintenance.operations.core.operation import (
     Amounts,
     Effects,
@@ -100,8 +100,8 @@ class VacuumOptions(Record):
     )
     """The same holds for more than half of all bytes."""
     ignore_missing_files: bool = option(False, "continue if files of the table are missing")
-    log_commits: bool | None = option(
-        None, "commit VACUUM START and VACUUM END; by default on all stores but S3", in_policy=True
+    log_commits: bool | None = policy_option(
+        None, "commit VACUUM START and VACUUM END; by default on all stores but S3"
     )
     other_writers: OtherWriters | None = option(
         None, "the other writers of a table on S3, required if commits are logged there"

@@ -12,7 +12,7 @@ from delta_maintenance.operations.core import (
     OperationId,
     OperationSince,
     OtherWritersField,
-    option,
+    policy_option,
 )
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.operation import (
@@ -33,7 +33,7 @@ class TouchOptions(Record):
     older_than: Annotated[
         timedelta, Flag("the age of the newest version from which it is idle", metavar="I")
     ] = timedelta(days=30)
-    note: str | None = option(None, "a text for the history", metavar="TEXT", in_policy=True)
+    note: str | None = policy_option(None, "a text for the history", metavar="TEXT")
     engine: Engine = "auto"
     other_writers: OtherWritersField = None
     operation_id: OperationId = None
