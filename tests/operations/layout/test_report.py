@@ -196,7 +196,7 @@ def test_a_report_survives_json() -> None:
     ("options", "problem"),
     [
         ({"fail_under": 5}, "without conditions"),
-        ({"fail_under": 500, "where": ("id = 1",)}, "no percentage"),
+        ({"fail_under": 500, "where": ("id = 1",)}, "less than or equal to 100"),
         ({"columns": ("nothing",)}, "nothing is not a column"),
         ({"columns": ("part",)}, "part is not a column"),
         ({"queries": "/no/such/file.sql"}, "does not exist"),

@@ -18,7 +18,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     context="Prepared RunContext options_for",
     facts="count_text fact_lines shown size_text",
-    flags="Engine Flag OperationId OperationSince OtherWritersField flag_fields option",
+    flags="Engine Flag OperationId OperationSince OtherWritersField flag_fields option "
+    "policy_option",
     freed="Freed freed_bytes unfreed_texts",
     logged_progress="LoggedProgress",
     registry=(

@@ -97,14 +97,9 @@ def depth_by(snapshot: Snapshot, paths: Sequence[Path]) -> float | None:
 
 
 def _check(options: LayoutOptions) -> None:
-    percent = options.fail_under
-    if percent is not None and not options.where and options.queries is None:
+    if options.fail_under is not None and not options.where and options.queries is None:
         raise InvalidRequestError(
             "a percentage was given without conditions", remedy="name conditions of your queries"
-        )
-    if percent is not None and percent > 100:
-        raise InvalidRequestError(
-            f"{percent} is no percentage", remedy="name a number from 0 to 100"
         )
 
 
