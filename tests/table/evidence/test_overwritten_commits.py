@@ -9,6 +9,7 @@ import pytest
 
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.limits import ReadLimits
 from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import Policy
@@ -85,6 +86,17 @@ def test_a_sound_commit_is_verified_by_all(table: TableBuilder, store: SteppedSt
     assert assessed(store).status != "failed"
     assert kinds(run(store, "fsck")) == {}
     assert set_property(store).version == 2
+
+
+def test_a_commit_beyond_the_read_limit_is_compared_by_its_beginning(
+    table: TableBuilder, store: SteppedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(table)
+    monkeypatch.setattr(ReadLimits, "text_bytes", 100)
+    assert states(store) == {1: "sound"}
+    path = f"_delta_log/{1:020d}.json"
+    store.put(path, store.read(path).replace(b"OPTIMIZE", b"optimize"))
+    assert states(store) == {1: "overwritten"}
 
 
 def test_an_overwritten_commit_is_named_with_what_was_lost(

@@ -27,7 +27,6 @@ from delta_maintenance.errors import (
     StorageError,
     table_text,
 )
-from delta_maintenance.limits import ReadLimits
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, guarded_names
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
@@ -38,6 +37,8 @@ GUARDED_FOR = timedelta(days=1)
 covers a driver that was suspended between its check and its put, as the least retention of logs
 does."""
 _logger = logging.getLogger(__name__)
+_HEAD_BYTES = 1 << 16
+"""The bytes by which two commits of one size are compared, however large they are."""
 _LISTED_VERSIONS = 300
 """The number of versions before a commit that are listed: with their other files, a listing of one
 request. If all of them are guarded commits, the first was made after a quiet window."""
@@ -58,17 +59,19 @@ class GuardedCommit:
         return (self.copy.path,) if self.mark is None else (self.mark.path, self.copy.path)
 
     def is_at(self, commit: FileStatus, store: Store) -> bool:
-        """Whether a commit file has the bytes of the copy.
+        """Whether a commit file is the copied commit.
 
         Takes no request if the store states tags of contents, as S3 does for objects without keys
         of their own. Raises `FileNotFoundError` if one of the files was deleted meanwhile.
         """
         copy = self.copy.status
-        if commit.size != copy.size or copy.size > ReadLimits.of(store).text_bytes:
+        if commit.size != copy.size:
             return False
         if copy.tag and commit.tag == copy.tag:
             return True
-        return store.read(commit.path) == store.read(copy.path)
+        # The first line has the `txnId`, in each commit of this library.
+        beginnings = (store.read_head(path, _HEAD_BYTES) for path in (commit.path, copy.path))
+        return next(beginnings) == next(beginnings)
 
 
 def guarded_commits(entries: Iterable[LogEntry]) -> list[GuardedCommit]:
