@@ -96,7 +96,7 @@ def test_a_folder_without_tables_is_named_with_what_is_missing(
 def test_only_some_of_many_folders_are_searched_for_tables(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("delta_maintenance.cli.nearby_tables._FOLDERS_BELOW", 8)
+    monkeypatch.setattr("delta_maintenance.policies.tree_search._FOLDERS_BELOW", 8)
     for number in range(5):
         TableBuilder(tmp_path / f"folder-{number}" / "t").commit([protocol(), metadata()])
     outcome = cli("history", tmp_path)

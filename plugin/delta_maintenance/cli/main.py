@@ -109,7 +109,7 @@ def _run(arguments: argparse.Namespace) -> int:
         sys.stdout.flush()
     except NotADeltaTableError as error:
         if arguments.table is not None:
-            from delta_maintenance.cli.nearby_tables import remedy_near
+            from delta_maintenance.policies.tree_search import remedy_near
 
             options = dict(arguments.storage_options)
             error.remedy = remedy_near(arguments.table, options) or error.remedy
