@@ -11,7 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,8 @@ class DeltaSpark:
         """
         log = scratch / "spark.log"
         conf = SparkConf(loadDefaults=False)
-        conf.setAll(list({**SETTINGS, **(settings or {})}.items()))
         conf.set("spark.jars.packages", ",".join((DELTA_SPARK, *packages)))
+        conf.setAll(list({**SETTINGS, **(settings or {})}.items()))
         conf.set("spark.jars.excludes", ",".join(f"{group}:*" for group in BROUGHT_BY_SPARK))
         conf.set("spark.jars.ivy", str(jars))
         conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
@@ -130,6 +130,22 @@ class DeltaSpark:
     def close(self) -> None:
         """Stops Spark, and kills its JVM if it does not end."""
         end_gateway(self._gateway, stop=self._spark.stop)
+
+    def jars(self) -> str:
+        """All jars that it was started with, for `spark.jars` of a session that resolves none."""
+        return str(self._spark.conf().get("spark.jars"))
+
+    def kill(self) -> None:
+        """Kills its JVM at once, as `kill -9` does."""
+        self._gateway.proc.kill()
+
+    def discard(self) -> None:
+        """Frees what is left of a session whose JVM was killed; `close` is not needed then."""
+        self.kill()
+        self._gateway.proc.wait()
+        with suppress(Exception):
+            self._gateway.shutdown()
+        self._gateway.proc.stdin.close()
 
     @contextmanager
     def setting(self, name: str, value: str) -> Iterator[None]:

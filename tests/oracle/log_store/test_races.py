@@ -1,0 +1,195 @@
+"""Spark drivers with our log store, `deltalake` and our verbs race for the commits of one table.
+
+`DELTA_MAINTENANCE_STORE_RACE_SECONDS` is the length of the race in seconds, with two drivers and a
+kill every six seconds; by default a short race with one driver. `SEED` plays the same dice again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from delta_maintenance import DeltaTable, open_table
+from delta_maintenance.submission.log_store import JAR, SETTINGS
+from tests.oracle.conftest import JARS
+from tests.support.emulators.s3_server import S3Server
+from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable, decode
+from tests.support.oracle.s3a import s3a_jars, s3a_packages, s3a_settings
+from tests.support.rewrites.table_rows import live_adds
+from tests.support.servers.maven import JarUnavailable
+from tests.support.store_races.accounts import Account, compare, expected_rows, read_acts, read_log
+from tests.support.store_races.processes import EXPIRED_IDS, Place, read_by_deltalake, start
+from tests.support.store_races.proxy import RaceProxy
+from tests.support.store_races.race import DRIVER_IDS, SparkDriver, StartDriver, StoreRace
+
+GIVEN = os.environ.get("DELTA_MAINTENANCE_STORE_RACE_SECONDS")
+SECONDS = float(GIVEN or "30")
+DRIVERS, KILLS = (2, round(SECONDS / 6)) if GIVEN else (1, 6)
+
+pytestmark = [pytest.mark.timeout(900 + SECONDS)]
+
+CONDITIONAL = ("--other-writers", "conditional_put")
+LOCAL = ("--engine", "local")
+VERBS = {
+    ("optimize", "--workers", "1", *LOCAL, *CONDITIONAL): 5,
+    ("purge", "--workers", "1", *LOCAL, *CONDITIONAL): 3,
+    ("expire", "at", "--older-than", "3650 days", "--mixed", "deletion-vectors", *CONDITIONAL): 3,
+    ("recompute-stats", "--all", *LOCAL, *CONDITIONAL): 2,
+    ("set-properties", "--set", "race.run=1", *CONDITIONAL): 1,
+    ("set-properties", "--set", "race.run=2", *CONDITIONAL): 1,
+    ("checkpoint", *LOCAL): 1,
+    ("compact-log",): 1,
+    ("vacuum", *LOCAL): 1,
+}
+EXPIRE = next(words for words in VERBS if words[0] == "expire")
+BACKFILL = ("backfill-row-ids", *LOCAL, *CONDITIONAL)
+PROPERTIES = "'delta.enableDeletionVectors' = 'true'"
+
+
+@pytest.fixture
+def start_driver(s3_server: S3Server, tmp_path: Path) -> Iterator[StartDriver]:
+    """Starts Spark drivers with our log store for `s3a:`, and that of Delta Lake for `s3:`."""
+    try:
+        jars = ",".join(map(str, (*s3a_jars(JARS / "s3a"), JAR)))
+    except JarUnavailable as reason:
+        pytest.skip(f"NO DELTA SPARK WITH S3A: {reason}")
+    numbers = itertools.count()
+    resolved: dict[str, str] = {}
+
+    def start_one(name: str) -> DeltaSpark:
+        scratch = tmp_path / f"{name}.{next(numbers)}"
+        scratch.mkdir()
+        settings = {
+            **s3a_settings(s3_server),
+            **SETTINGS,
+            "spark.jars": jars,
+            "spark.master": "local[1]",
+            "spark.hadoop.fs.s3a.access.key": name,
+            **resolved,
+        }
+        spark = DeltaSpark(jars=JARS, scratch=scratch, settings=settings, packages=s3a_packages())
+        # To resolve the packages again would take a third of the time of a start.
+        resolved.update({"spark.jars": spark.jars(), "spark.jars.packages": ""})
+        return spark
+
+    yield start_one
+
+
+@pytest.fixture
+def race(
+    s3_server: S3Server, s3_bucket: str, tmp_path: Path, start_driver: StartDriver
+) -> Iterator[StoreRace]:
+    """A table that one driver has created, and the writers that are to race for it."""
+    seed = int(os.environ.get("SEED", time.time_ns()))
+    print(f"SEED={seed}")
+    dice = random.Random(seed)
+    folder = tmp_path / "accounts"
+    folder.mkdir()
+    place = Place(
+        table=f"s3://{s3_bucket}/table",
+        folder=folder,
+        storage_options=s3_server.storage_options,
+    )
+    drivers = [
+        SparkDriver(
+            name=f"spark-{number}",
+            table=place.table.replace("s3:", "s3a:"),
+            account=Account(folder, f"spark-{number}"),
+            dice=random.Random(f"{seed} {number}"),
+            start=start_driver,
+            first=number * DRIVER_IDS,
+        )
+        for number in range(1, DRIVERS + 1)
+    ]
+    race = StoreRace(
+        place=place, proxy=RaceProxy(dice=dice), drivers=drivers, verbs=VERBS, dice=dice
+    )
+    try:
+        drivers[0].create(PROPERTIES)
+        s3_server.intercept = race.proxy
+        yield race
+    except OracleUnavailable as reason:
+        pytest.skip(f"NO DELTA SPARK WITH S3A: {reason}")
+    finally:
+        race.close()
+
+
+def committed(race: StoreRace) -> Counter[str]:
+    """The number of acknowledged commits of each role."""
+    acts = read_acts(race.place.folder)
+    return Counter(act.writer.partition("-")[0] for act in acts if act.outcome == "committed")
+
+
+def rows_of_store(store: Any) -> list[list[int]]:
+    """The rows by a replay of the commits alone."""
+    import io
+    from urllib.parse import unquote
+
+    import pyarrow.parquet as pq
+
+    from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
+
+    rows = []
+    for path, add in live_adds(store).items():
+        data = pq.ParquetFile(io.BytesIO(store.read(unquote(path)))).read(["id", "v"])
+        vector = add.get("deletionVector")
+        gone = (
+            set(load(DeletionVectorDescriptor.from_json(vector), store.read)) if vector else set()
+        )
+        pairs = zip(*(column.to_pylist() for column in data.columns), strict=True)
+        rows += [list(pair) for at, pair in enumerate(pairs) if at not in gone]
+    return sorted(rows)
+
+
+def test_no_commit_is_lost_or_made_twice(
+    race: StoreRace, count_cases: Callable[[str, int], None]
+) -> None:
+    race.last_verbs = (BACKFILL,)
+    race.run(
+        SECONDS,
+        KILLS,
+        enough=lambda: min(committed(race)[role] for role in ("spark", "deltalake", "ours")) >= 3,
+    )
+    assert race.run_alone(*EXPIRE) == 0
+    assert race.run_alone("fsck", "--json") == 0
+    place = race.place
+    acts, table = read_acts(place.folder), open_table(place.table, place.storage_options)
+    commits = read_log(table.store)
+    print(json.dumps({"versions": len(commits), **race.figures()}, indent=1))
+    differences = compare(acts, commits)
+    assert not differences, differences
+    wanted = sorted([row, value] for row, value in expected_rows(acts, commits).items())
+    wanted = [row for row in wanted if row[0] < EXPIRED_IDS]
+    history = [[commit.version, commit.operation] for commit in reversed(commits)]
+
+    assert rows_of_store(table.store) == wanted
+    files = table.snapshot().live_files().to_pylist()
+    assert sorted(file["path"] for file in files) == sorted(live_adds(table.store))
+    ours = DeltaTable(place.table, storage_options=dict(place.storage_options)).history()
+    assert [[entry.version, entry.operation] for entry in ours] == history
+
+    driver = race.drivers[0]
+    spark = driver.ready()
+    spark.forget()
+    lines = map(decode, spark.rows(f"SELECT id, v FROM delta.`{driver.table}`"))
+    assert sorted([row["id"], row["v"]] for row in lines) == wanted
+    by_spark = spark.history(driver.table)
+    assert [[commit["version"], commit["operation"]] for commit in by_spark] == history
+
+    reader = start(read_by_deltalake, place)
+    reader.join(120)
+    assert reader.exitcode == 0
+    answer = json.loads((place.folder / "deltalake.json").read_text())
+    assert answer["rows"] == wanted
+    assert answer["history"] == history
+    table.store.close()
+    count_cases("commits that raced on S3", len(commits))
