@@ -169,6 +169,11 @@ PARTS = {
         tests=("-s", "tests/dagster/test_cost.py"),
         variables={"DELTA_MAINTENANCE_TABLES": "500"},
     ),
+    # Two drivers, and a kill every six seconds.
+    "log-store": Part(
+        tests=("-s", "tests/oracle/log_store/test_races.py"),
+        variables={"DELTA_MAINTENANCE_STORE_RACE_SECONDS": "600"},
+    ),
     # Compiled for the Kerberos libraries, so it needs their headers and a compiler.
     "kerberos": Part(tests=KERBEROS_TESTS, overlay=("requests-gssapi==1.4.0",)),
     "spark-3.5": spark("3.5.9", "io.delta:delta-spark_2.12:3.3.2"),

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from tests.support.store_races.accounts import Account
 BLOCK = 20
 """The number of rows of an append; they share a partition."""
 PARTITIONS = 4
+PAUSE_SECONDS = 1.0
 EXPIRED_IDS = 10**12
 """Rows with this ID or a greater one have an old date, so `expire` removes them."""
 NEW, OLD = "2026-01-01", "2001-01-01"
@@ -136,6 +138,8 @@ def append_by_deltalake(place: Place, writer: str, first: int) -> None:
                 return
         else:
             account.end(mark, "committed")
+        # Delta Spark must read all that was committed meanwhile before it can commit.
+        time.sleep(PAUSE_SECONDS)
 
 
 def read_by_deltalake(place: Place) -> None:

@@ -36,7 +36,7 @@ FAULTS: Mapping[str, float] = {
 }
 """The share of the requests of each kind that fail."""
 _LATE_SECONDS = 1.0
-_HELD_SECONDS = 15.0
+_HELD_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,8 @@ class RaceProxy:
             if self.dice.random() >= self.faults.get(request.kind, 0.0):
                 return _pass
             faults: list[Fault] = [LOST_503, LOST_DROPPED]
-            # deltalake takes its own commit for that of another writer if the answer is lost.
+            # deltalake 1.6.6 takes its own commit for that of another writer if the answer is lost,
+            # and commits the same files again.
             if not (request.writer.startswith("deltalake") and "commit" in request.kind):
                 faults += [APPLIED_THEN_500, APPLIED_THEN_503, APPLIED_THEN_DROPPED]
                 faults += [self._answer_late]

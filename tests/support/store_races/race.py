@@ -159,6 +159,9 @@ class StoreRace:
     """Command lines that run in the last third alone, since `deltalake` cannot write afterwards."""
     slots: int = 2
     """The number of verbs at the same time."""
+    appends_by_deltalake: bool = True
+    statuses_allowed: frozenset[int] = frozenset((0, 1, 3, 4, -9))
+    """The exit statuses that a verb may have."""
     dice: random.Random
     statuses: Counter[str] = field(default_factory=Counter)
     """The exit statuses of the verbs."""
@@ -174,22 +177,26 @@ class StoreRace:
         Afterwards, no process runs but the Spark drivers, and no request is late.
         """
         until = time.monotonic() + seconds
-        drivers = [self._drive(driver) for driver in self.drivers]
-        slots = [self._maintain] * self.slots
+        ended = self.place.folder / "ended"
+        ended.unlink(missing_ok=True)
+        self._ended.clear()
         killing = threading.Event()
-        killer = self._kill(kills, seconds, killing)
-        with self._working([*drivers, *slots, self._keep_deltalake, killer]):
+        works = [self._drive(driver) for driver in self.drivers]
+        works += [self._maintain] * self.slots
+        works += [self._keep_deltalake] * self.appends_by_deltalake
+        works += [self._kill(kills, seconds, killing)]
+        with self._working(works):
             last = list(self.last_verbs)
             while (left := until - time.monotonic()) > -_PATIENCE and not self._ended.is_set():
-                if last and left < seconds / 3:
-                    self._play(last.pop(0))
-                if left < 0 and killing.is_set() and enough():
+                if last and left < seconds / 3 and enough():
+                    last = last[1:] if self._play(last[0]) == 0 else last
+                if left < 0 and killing.is_set() and enough() and not last:
                     break
                 time.sleep(0.2)
             self.proxy.disarm()
-            (self.place.folder / "ended").touch()
-        self.proxy.disarm()
+            ended.touch()
         assert not self.failures, self.failures
+        assert enough() and not last, self.figures()
 
     def run_alone(self, *words: str) -> int | None:
         """Runs a verb after the race, and returns its exit status."""
@@ -228,7 +235,7 @@ class StoreRace:
         }
 
     @contextmanager
-    def _working(self, works: Any) -> Iterator[None]:
+    def _working(self, works: list[Callable[[], None]]) -> Iterator[None]:
         def guarded(work: Callable[[], None]) -> None:
             try:
                 work()
@@ -265,16 +272,17 @@ class StoreRace:
             writer = f"ours-{self._number}"
         status = self._run_process(writer, run_verb, self.place, writer, words)
         self.statuses[f"{words[0]} {status}"] += 1
-        if status not in (0, 1, 3, 4, -9):
+        if status not in self.statuses_allowed:
             log = (self.place.folder / f"{writer}.log").read_text()
             raise AssertionError(f"{' '.join(words)} ended with status {status}: {log[-2000:]}")
         return status
 
     def _keep_deltalake(self) -> None:
-        number = 0
         while not self._ended.is_set():
-            number += 1
-            writer, first = f"deltalake-{number}", (50 + number) * DRIVER_IDS
+            with self._lock:
+                self._number += 1
+                number = self._number
+            writer, first = f"deltalake-{number}", (10 + number) * DRIVER_IDS
             status = self._run_process(writer, append_by_deltalake, self.place, writer, first)
             assert status in (0, -9), status
             if status == 0:
