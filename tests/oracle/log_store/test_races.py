@@ -24,8 +24,6 @@ import pytest
 from delta_maintenance import DeltaTable, open_table
 from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
 from delta_maintenance.submission.log_store import JAR, SETTINGS
-from delta_maintenance.table.commit.guarded import GuardedCommit, guarded_commits
-from delta_maintenance.table.read.segment import list_log
 from tests.oracle.conftest import JARS
 from tests.support.emulators.s3_server import S3Server
 from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable, decode
@@ -120,7 +118,7 @@ def race(
             account=Account(folder, f"spark-{number}"),
             dice=random.Random(f"{seed} {number}"),
             start=start_driver,
-            first=number * DRIVER_IDS,
+            last_id=number * DRIVER_IDS,
         )
         for number in range(1, DRIVERS + 1)
     ]
@@ -129,6 +127,8 @@ def race(
     )
     try:
         drivers[0].create(PROPERTIES)
+        for driver in drivers:
+            driver.ready()
         s3_server.intercept = race.proxy
         yield race
     except OracleUnavailable as reason:
@@ -167,19 +167,22 @@ def test_no_commit_is_lost_or_made_twice(
 ) -> None:
     race.last_verbs = (BACKFILL,)
     race.run(SECONDS, KILLS, enough=lambda: has_enough_commits(race))
-    assert race.run_alone(*EXPIRE) == 0
-    assert race.run_alone("fsck") == 0
+    status, _ = race.run_alone(*EXPIRE)
+    assert status == 0
     place = race.place
     acts, table = read_acts(place.folder), open_table(place.table, place.storage_options)
     commits = read_log(table.store)
     print(json.dumps({"versions": len(commits), **race.figures()}, indent=1))
+    status, examination = race.run_alone("fsck")
+    findings = [f for f in examination["findings"] if f["severity"] == "corrupt"]
+    assert (status, findings) == (0, []), findings
     differences = compare(acts, commits)
     assert not differences, differences
-    wanted = sorted([row, value] for row, value in expected_rows(acts, commits).items())
-    wanted = [row for row in wanted if row[0] < EXPIRED_IDS]
+    expected = sorted([row, value] for row, value in expected_rows(acts, commits).items())
+    expected = [row for row in expected if row[0] < EXPIRED_IDS]
     history = [[commit.version, commit.operation] for commit in reversed(commits)]
 
-    assert rows_of_store(table.store) == wanted
+    assert rows_of_store(table.store) == expected
     files = table.snapshot().live_files().to_pylist()
     assert sorted(file["path"] for file in files) == sorted(live_adds(table.store))
     ours = DeltaTable(place.table, storage_options=dict(place.storage_options)).history()
@@ -189,56 +192,55 @@ def test_no_commit_is_lost_or_made_twice(
     spark = driver.ready()
     spark.forget()
     lines = map(decode, spark.rows(f"SELECT id, v FROM delta.`{driver.table}`"))
-    assert sorted([row["id"], row["v"]] for row in lines) == wanted
+    assert sorted([row["id"], row["v"]] for row in lines) == expected
     by_spark = spark.history(driver.table)
     assert [[commit["version"], commit["operation"]] for commit in by_spark] == history
 
     reader = start(read_by_deltalake, place)
-    reader.join(120)
+    reader.join(300)
     assert reader.exitcode == 0
     answer = json.loads((place.folder / "deltalake.json").read_text())
-    assert answer["rows"] == wanted
+    assert answer["rows"] == expected
     assert answer["history"] == history
     table.store.close()
     count_cases("commits that raced on S3", len(commits))
 
 
-def guards(race: StoreRace) -> tuple[list[GuardedCommit], set[str]]:
-    """The guarded commits that were overwritten, and the transactions of all others."""
-    store = open_table(race.place.table, race.place.storage_options).store
-    listing = list_log(store)
-    by_soundness: dict[bool, list[GuardedCommit]] = {True: [], False: []}
-    for guard in guarded_commits(listing.guarded):
-        if guard.mark is not None:
-            is_sound = guard.is_at(listing.commits[guard.version].status, store)
-            by_soundness[is_sound].append(guard)
-    store.close()
-    return by_soundness[False], {str(guard.copy.file.uuid) for guard in by_soundness[True]}
+def named_by(examination: Any) -> set[str]:
+    """The transactions of the commits that `fsck` calls overwritten."""
+    return {
+        finding["path"].split(".")[-2]
+        for finding in examination["findings"]
+        if finding["kind"] == "overwritten-commit"
+    }
 
 
 def test_without_the_log_store_commits_are_lost(race: StoreRace) -> None:
     """So the test above can fail. The guard names each lost commit of ours, and no other."""
     [driver, *unused] = race.drivers
-    for other in unused:
-        race.drivers.remove(other)
-        other.account.close()
+    race.drivers = [driver]
+    for unused_driver in unused:
+        unused_driver.close()
     driver.table = race.place.table
     race.proxy.holds, race.proxy.faults = "spark", {}
     race.verbs, race.slots, race.appends_by_deltalake = GUARDED_VERBS, 1, False
     # What Delta Spark has overwritten can contradict what follows it.
     race.statuses_allowed |= {5}
     store = open_table(race.place.table, race.place.storage_options).store
+    acknowledged = set[str]()
     for number in range(1, ROUNDS + 1):
         race.run(0, 0, enough=lambda number=number: len(race.proxy.overwritten) >= number)
         acts, commits = read_acts(race.place.folder), read_log(store)
         logged = {commit.mark for commit in commits}
-        ours = {a.mark for a in acts if a.writer.startswith("ours") and a.outcome == "committed"}
-        overwritten, sound = guards(race)
-        assert len(compare(acts, commits).lost) == len(race.proxy.overwritten)
-        assert not sound - logged
-        assert overwritten and {guard.copy.file.uuid for guard in overwritten} <= ours - logged
-        for path in [path for guard in overwritten for path in guard.paths]:
-            store.delete(path)
+        lost = {act.mark for act in acts if act.outcome == "committed"} - logged
+        assert len(lost) == len(race.proxy.overwritten)
+        _, examination = race.run_alone("fsck")
+        assert named_by(examination) == lost - acknowledged
+        status, _ = race.run_alone("fsck", "--forget-overwritten-commits")
+        assert status == 0
+        acknowledged |= lost
+    _, examination = race.run_alone("fsck")
+    assert named_by(examination) == set()
     race.slots, race.appends_by_deltalake = 0, True
     race.run(0, 0, enough=lambda: len(race.proxy.overwritten) > ROUNDS)
     acts, commits = read_acts(race.place.folder), read_log(store)

@@ -63,23 +63,23 @@ class Place:
         return {**self.storage_options, "AWS_ACCESS_KEY_ID": writer}
 
 
-def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+def start(target: Callable[..., None], *arguments: Any) -> BaseProcess:
     """Starts a process."""
     forking = multiprocessing.get_context("forkserver")
     forking.set_forkserver_preload(list(PRELOADED))
-    process = forking.Process(target=work, args=arguments)
+    process = forking.Process(target=target, args=arguments)
     process.start()
     return process
 
 
 def run_verb(place: Place, writer: str, words: Sequence[str]) -> None:
-    """Runs a command line. Its output goes to a file, and its commits to its account."""
-    with (place.folder / f"{writer}.log").open("wb") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
+    """Runs a command line. Its output goes to files, and its commits to its account."""
+    for descriptor, suffix in ((1, "json"), (2, "log")):
+        with (place.folder / f"{writer}.{suffix}").open("wb") as output:
+            os.dup2(output.fileno(), descriptor)
     account, commit = Account(place.folder, writer), Transaction.commit
 
-    def accounted(transaction: Transaction, **options: Any) -> Any:
+    def commit_with_account(transaction: Transaction, **options: Any) -> Any:
         provenance = transaction._provenance
         mark = provenance.txn_id
         account.begin(transaction._operation, mark)
@@ -97,22 +97,22 @@ def run_verb(place: Place, writer: str, words: Sequence[str]) -> None:
             account.end(mark, "failed", problem=str(outcome))
         return outcome
 
-    Transaction.commit = accounted  # type: ignore[method-assign]
+    Transaction.commit = commit_with_account  # type: ignore[method-assign]
     options = [f"{name}={value}" for name, value in place.options_of(writer).items()]
     stored = [word for option in options for word in ("--storage-option", option)]
     sys.exit(main([words[0], place.table, *words[1:], *stored, "--json"]))
 
 
-def append_by_deltalake(place: Place, writer: str, first: int) -> None:
+def append_by_deltalake(place: Place, writer: str, first_id: int) -> None:
     """Appends blocks of rows until the race ends, each fourth of them with an old date."""
     account = Account(place.folder, writer)
     options, number = place.options_of(writer), 0
     while not (place.folder / "ended").exists():
-        old = number % 4 == 3
-        row = first + number * BLOCK + (EXPIRED_IDS if old else 0)
+        is_expired = number % 4 == 3
+        row = first_id + number * BLOCK + (EXPIRED_IDS if is_expired else 0)
         number += 1
         ids, mark = range(row, row + BLOCK), f"deltalake-{uuid.uuid4()}"
-        date = datetime.fromisoformat(OLD if old else NEW).replace(tzinfo=UTC)
+        date = datetime.fromisoformat(OLD if is_expired else NEW).replace(tzinfo=UTC)
         rows = pa.table(
             {
                 "id": pa.array(ids, pa.int64()),

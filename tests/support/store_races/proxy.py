@@ -97,7 +97,7 @@ class RaceProxy:
         def answer(environ: Environ, start: StartResponse) -> Iterable[bytes]:
             request = _describe(environ)
             handle = self._act_of(request)
-            return handle(self._observed(application, request), environ, start)
+            return handle(self._with_record(application, request), environ, start)
 
         return answer
 
@@ -145,7 +145,7 @@ class RaceProxy:
         timer.start()
         return LOST_DROPPED(application, environ, start)
 
-    def _observed(self, application: Application, request: S3Request) -> Application:
+    def _with_record(self, application: Application, request: S3Request) -> Application:
         """The server, with a record of the commits that it creates."""
         if request.kind not in ("put commit", "complete commit"):
             return application
@@ -156,16 +156,16 @@ class RaceProxy:
                 with self._change:
                     self._change.wait_for(lambda: request.path in self._created, _HELD_SECONDS)
 
-            def started(status: str, *rest: object) -> object:
+            def start_recorded(status: str, *headers: object) -> object:
                 with self._change:
                     if status.startswith("2"):
                         if request.path in self._created:
                             self.overwritten.append(request.path)
                         self._created.add(request.path)
                         self._change.notify_all()
-                return start(status, *rest)
+                return start(status, *headers)
 
-            return application(environ, started)
+            return application(environ, start_recorded)
 
         return answer
 

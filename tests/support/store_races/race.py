@@ -6,6 +6,7 @@ Any of them may be killed at any request, and answers are lost (`proxy`).
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -56,7 +57,8 @@ class SparkDriver:
     rows: dict[int, int] = field(default_factory=dict)
     """The value of each of its rows of which it is certain."""
     acts: int = 0
-    first: int = 0
+    last_id: int = 0
+    """The last ID that a block of rows began with."""
 
     def create(self, properties: str) -> None:
         """Creates the table."""
@@ -75,6 +77,12 @@ class SparkDriver:
         if self.session is None:
             self.session = self.start(self.name)
         return self.session
+
+    def close(self) -> None:
+        """Ends its process."""
+        self.account.close()
+        if self.session is not None:
+            self.session.close()
 
     def act(self) -> None:
         """One transaction, and its account."""
@@ -102,9 +110,9 @@ class SparkDriver:
             self.rows |= {row: value for row, value in change.items() if value is not None}
 
     def _run(self, session: DeltaSpark, kind: str, mark: str, change: RowValues) -> None:
-        table, part = f"delta.`{self.table}`", partition_of(next(iter(change)))
+        table, partition = f"delta.`{self.table}`", partition_of(next(iter(change)))
         values = ", ".join(
-            f"({row}L, {value or 0}L, '{part}', TIMESTAMP '{NEW} 00:00:00')"
+            f"({row}L, {value or 0}L, '{partition}', TIMESTAMP '{NEW} 00:00:00')"
             for row, value in change.items()
         )
         if kind == "append":
@@ -115,28 +123,28 @@ class SparkDriver:
         session.configure(USER_METADATA, mark)
         if kind == "delete":
             ids = ", ".join(map(str, change))
-            session.sql(f"DELETE FROM {table} WHERE p = '{part}' AND id IN ({ids})")
+            session.sql(f"DELETE FROM {table} WHERE p = '{partition}' AND id IN ({ids})")
             return
         session.sql(
             f"MERGE INTO {table} t USING (VALUES {values} AS s(id, v, p, at)) s "
-            f"ON t.id = s.id AND t.p = s.p AND t.p = '{part}' "
+            f"ON t.id = s.id AND t.p = s.p AND t.p = '{partition}' "
             "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
         )
 
     def _new_rows(self) -> RowValues:
-        self.first += BLOCK
-        return dict.fromkeys(range(self.first, self.first + BLOCK), 0)
+        self.last_id += BLOCK
+        return dict.fromkeys(range(self.last_id, self.last_id + BLOCK), 0)
 
     def _changed_rows(self, kind: str) -> RowValues:
-        part = partition_of(self.dice.choice(list(self.rows)))
-        own = [row for row in self.rows if partition_of(row) == part]
-        rows = self.dice.sample(own, min(3, len(own)))
+        partition = partition_of(self.dice.choice(list(self.rows)))
+        rows_of_partition = [row for row in self.rows if partition_of(row) == partition]
+        rows = self.dice.sample(rows_of_partition, min(3, len(rows_of_partition)))
         if kind == "delete":
             return dict.fromkeys(rows, None)
-        self.first += BLOCK
-        while partition_of(self.first) != part:
-            self.first += BLOCK
-        return dict.fromkeys([*rows, self.first], self.acts)
+        self.last_id += BLOCK
+        while partition_of(self.last_id) != partition:
+            self.last_id += BLOCK
+        return dict.fromkeys([*rows, self.last_id], self.acts)
 
     @staticmethod
     def _text_of(error: Py4JJavaError) -> str:
@@ -181,34 +189,35 @@ class StoreRace:
         ended.unlink(missing_ok=True)
         self._ended.clear()
         killing = threading.Event()
-        works = [self._drive(driver) for driver in self.drivers]
-        works += [self._maintain] * self.slots
-        works += [self._keep_deltalake] * self.appends_by_deltalake
-        works += [self._kill(kills, seconds, killing)]
-        with self._working(works):
-            last = list(self.last_verbs)
-            while (left := until - time.monotonic()) > -_PATIENCE and not self._ended.is_set():
-                if last and left < seconds / 3 and enough():
-                    last = last[1:] if self._play(last[0]) == 0 else last
-                if left < 0 and killing.is_set() and enough() and not last:
+        activities = [self._drive(driver) for driver in self.drivers]
+        activities += [self._maintain] * self.slots
+        activities += [self._keep_deltalake] * self.appends_by_deltalake
+        activities += [self._kill(kills, seconds, killing)]
+        with self._working(activities):
+            verbs = list(self.last_verbs)
+            while not self._ended.is_set():
+                seconds_left = until - time.monotonic()
+                if seconds_left < -_PATIENCE:
+                    break
+                if verbs and seconds_left < seconds / 3 and enough():
+                    verbs = verbs[1:] if self._play(verbs[0]) == 0 else verbs
+                if seconds_left < 0 and killing.is_set() and enough() and not verbs:
                     break
                 time.sleep(0.2)
             self.proxy.disarm()
             ended.touch()
         assert not self.failures, self.failures
-        assert enough() and not last, self.figures()
+        assert enough() and not verbs, self.figures()
 
-    def run_alone(self, *words: str) -> int | None:
-        """Runs a verb after the race, and returns its exit status."""
-        self.proxy.disarm()
-        return self._play(words)
+    def run_alone(self, *words: str) -> tuple[int | None, Any]:
+        """Runs a verb after the race, and returns its exit status and its document."""
+        status = self._play(words)
+        return status, json.loads((self.place.folder / f"ours-{self._number}.json").read_text())
 
     def close(self) -> None:
         """Ends the processes."""
         for driver in self.drivers:
-            driver.account.close()
-            if driver.session is not None:
-                driver.session.close()
+            driver.close()
         for process in self._running.values():
             process.kill()
             process.join()
@@ -235,15 +244,15 @@ class StoreRace:
         }
 
     @contextmanager
-    def _working(self, works: list[Callable[[], None]]) -> Iterator[None]:
-        def guarded(work: Callable[[], None]) -> None:
+    def _working(self, activities: list[Callable[[], None]]) -> Iterator[None]:
+        def run_until_failure(activity: Callable[[], None]) -> None:
             try:
-                work()
+                activity()
             except BaseException as error:
                 self.failures.append(error)
                 self._ended.set()
 
-        threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+        threads = [threading.Thread(target=run_until_failure, args=(a,)) for a in activities]
         for thread in threads:
             thread.start()
         try:
@@ -254,12 +263,12 @@ class StoreRace:
                 thread.join()
 
     def _drive(self, driver: SparkDriver) -> Callable[[], None]:
-        def work() -> None:
+        def act_until_the_end() -> None:
             while not self._ended.is_set():
                 self.proxy.killers[driver.name] = driver.ready().kill
                 driver.act()
 
-        return work
+        return act_until_the_end
 
     def _maintain(self) -> None:
         names, weights = list(self.verbs), list(self.verbs.values())
@@ -282,14 +291,14 @@ class StoreRace:
             with self._lock:
                 self._number += 1
                 number = self._number
-            writer, first = f"deltalake-{number}", (10 + number) * DRIVER_IDS
-            status = self._run_process(writer, append_by_deltalake, self.place, writer, first)
+            writer, first_id = f"deltalake-{number}", (10 + number) * DRIVER_IDS
+            status = self._run_process(writer, append_by_deltalake, self.place, writer, first_id)
             assert status in (0, -9), status
             if status == 0:
                 return
 
-    def _run_process(self, writer: str, work: Callable[..., None], *arguments: Any) -> int | None:
-        process = start(work, *arguments)
+    def _run_process(self, writer: str, target: Callable[..., None], *arguments: Any) -> int | None:
+        process = start(target, *arguments)
         with self._lock:
             self._running[writer] = process
         self.proxy.killers[writer] = process.kill
@@ -301,12 +310,12 @@ class StoreRace:
 
     def _kill(self, kills: int, seconds: float, done: threading.Event) -> Callable[[], None]:
         """Kills so many processes, evenly over the time: most of our verbs, at any request."""
-        spark, deltalake = (max(1, kills // share) if kills else 0 for share in (16, 8))
+        spark, deltalake = (max(1, kills // share) if kills else 0 for share in (25, 8))
         roles = ["spark"] * spark + ["deltalake"] * deltalake
         roles += ["ours"] * (kills - len(roles))
         self.dice.shuffle(roles)
 
-        def work() -> None:
+        def kill_writers() -> None:
             began, armed = time.monotonic(), dict[str, str]()
             while self.proxy.kills.total() < kills and not self._ended.is_set():
                 running = self._writers()
@@ -327,7 +336,7 @@ class StoreRace:
                 self._ended.wait(0.05)
             done.set()
 
-        return work
+        return kill_writers
 
     def _draw_kill(self) -> Kill:
         kind = self.dice.choice(("any", "put commit", "put commit", "list", "get", "put"))

@@ -27,6 +27,7 @@ SHARED = {
 group.
 """
 ALONE = (
+    "tests/oracle/log_store/test_races.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_connect.py",
     "tests/storage/hdfs/test_kerberos.py",
