@@ -325,14 +325,12 @@ class StoreRace:
                     roles.extend([role] if self.proxy.release(writer) else [])
                 due = kills * (time.monotonic() - began) / seconds
                 if roles and kills - len(roles) <= due:
-                    role = roles.pop(0)
-                    writers = [w for w in running if w.startswith(role) and w not in armed]
+                    writers = [w for w in running if w.startswith(roles[0]) and w not in armed]
                     if writers:
                         writer = self.dice.choice(writers)
-                        armed[writer] = role
+                        armed[writer] = roles.pop(0)
                         self.proxy.arm(writer, self._draw_kill())
                         continue
-                    roles.append(role)
                 self._ended.wait(0.05)
             done.set()
 
