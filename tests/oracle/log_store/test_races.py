@@ -172,7 +172,10 @@ def test_no_commit_is_lost_or_made_twice(
     place = race.place
     acts, table = read_acts(place.folder), open_table(place.table, place.storage_options)
     commits = read_log(table.store)
-    print(json.dumps({"versions": len(commits), **race.figures()}, indent=1))
+    logged = {commit.mark for commit in commits}
+    resolved = Counter(act.mark in logged for act in acts if act.outcome == "unknown")
+    unknown = {"in the log": resolved[True], "not in the log": resolved[False]}
+    print(json.dumps({"versions": len(commits), "unknown": unknown, **race.figures()}, indent=1))
     status, examination = race.run_alone("fsck")
     findings = [f for f in examination["findings"] if f["severity"] == "corrupt"]
     assert (status, findings) == (0, []), findings
