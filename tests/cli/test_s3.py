@@ -100,6 +100,22 @@ def test_a_policy_reaches_a_bucket_by_references_to_the_environment(
         assert "testing-secret" not in said.out + said.err
 
 
+def test_a_run_names_operations_that_are_blocked_beside_delta_spark(
+    cli: Any, server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.storage_options.items():
+        monkeypatch.setenv(name, value)
+    builder = TableBuilder(open_store("s3://lake/many", server.storage_options))
+    files = [add(f"{number}.parquet", size=10) for number in range(13)]
+    builder.commit([protocol(), metadata(), *files])
+    server.fill("lake", [f"many/{number}.parquet" for number in range(13)], b"0123456789")
+    for words, status in (("spark",), "blocked"), (("conditional_put",), "planned"):
+        told = cli("run", "--all-due", "s3://lake/many", "--dry-run", "--other-writers", *words)
+        (line,) = [line for line in told.out.splitlines() if line.strip().startswith("optimize")]
+        assert line.split()[1] == status and told.status in (0, 5)
+        assert ("could overwrite the commit; give Delta Spark" in line) == (status == "blocked")
+
+
 def test_a_scan_of_a_bucket_names_its_writers_and_no_secret(
     cli: Any, server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

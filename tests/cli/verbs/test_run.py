@@ -56,7 +56,7 @@ def test_a_run_is_for_a_policy_or_for_one_table(cli: Any, root: Path) -> None:
         outcome = cli("run", *words)
         assert outcome.status == 2 and "give one of them" in outcome.err
     ignored = cli("run", "policy.yaml", "--other-writers", "spark")
-    assert ignored.status == 2 and "belongs to --all-due" in ignored.err
+    assert ignored.status == 2 and "belong to --all-due" in ignored.err
 
 
 def test_the_starter_policy_says_how_others_write(root: Path) -> None:

@@ -237,7 +237,10 @@ def _rows(
             # A problem has a line of its own below the table.
             "" if outcome.reason == result.problem else outcome.reason,
         )
-    if not result.outcomes:
+    if result.outcomes:
+        for operation in _blocked(result):
+            yield "", operation.operation, "blocked", "", operation.reason
+    else:
         yield (
             result.name,
             "",
@@ -279,8 +282,12 @@ def _sums(
 
 
 def _waiting(result: RunResult) -> str:
+    return "; ".join(f"{e.operation}: {e.reason}" for e in _blocked(result))
+
+
+def _blocked(result: RunResult) -> Sequence[AssessedOperation]:
     operations = result.before.operations if result.before is not None else ()
-    return "; ".join(f"{e.operation}: {e.reason}" for e in operations if e.status == "blocked")
+    return [operation for operation in operations if operation.status == "blocked"]
 
 
 _MOST_BYTES = 256 << 20
