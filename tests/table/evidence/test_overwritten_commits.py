@@ -17,7 +17,7 @@ from delta_maintenance.table.evidence.overwritten_commits import states_of, veri
 from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.segment import list_log
 from tests.support.logs.beside_spark import MINUTE, SPARK, WINDOW, SteppedStore, quiet_table
-from tests.support.logs.transactions import append, commit, transaction
+from tests.support.logs.transactions import TRACKED, append, commit, transaction
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder
 
@@ -145,6 +145,25 @@ def test_a_run_within_the_window_is_refused_before_it_writes(store: SteppedStore
     with pytest.raises(RefusedError, match="within the quiet window"):
         set_property(store)
     assert not [request for request in store.requests if request.startswith("put")]
+
+
+def test_a_run_of_several_commits_ends_with_those_that_it_has_made(store: SteppedStore) -> None:
+    """Own commits end no window, those of others do."""
+    TableBuilder(store).commit(
+        [TRACKED, log.metadata(), *(log.add(n, stats='{"numRecords":1}') for n in "abcd")],
+    )
+    store.now_ms = lambda: store.clock_ms
+
+    def race(request: str) -> None:
+        if request.endswith(f"{3:020d}.json"):
+            store.before = lambda request: None
+            store.spark_commits(log.add("s"))
+
+    store.before = race
+    ended = run(store, "backfill-row-ids", files_per_commit=1, **SPARK)
+    assert ended.status == "incomplete" and ended.num_commits == 2
+    assert "version 3 0:00:00 ago, within the quiet window" in ended.problem
+    assert states(store) == {1: "sound", 2: "sound", 3: "uncertain"}
 
 
 def test_fsck_lists_the_files_and_ends_the_finding(
