@@ -126,14 +126,21 @@ LIBRARY_TESTS = (
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
 # Airflow reaches PostgreSQL, of the packages of the machine, by two drivers.
 POSTGRESQL_DRIVERS = ("psycopg2-binary==2.9.13", "asyncpg==0.32.0")
+LOG_STORE_TESTS = (
+    *("tests/oracle/log_store/test_log_store.py", "tests/oracle/log_store/nightly_own_hadoop.py"),
+    # The jar is built for all versions, with the newest Hadoop.
+    *("-k", "not the_jar_is_what_the_source_gives"),
+)
 KERBEROS_TESTS = ("tests/storage/hdfs/test_kerberos.py", "tests/storage/hdfs/nightly_kerberos.py")
 
 
 def spark(version: str, delta: str = "", *, jars: tuple[str, ...] = ()) -> Part:
-    """The Spark jobs on a version, and between writes of the Delta Spark of its time."""
-    writes = ("tests/oracle/versions/nightly_second_writer.py",) if delta else ()
+    """The Spark jobs on a version, and between writes of the Delta Spark of its time, with the log
+    store of the package on S3.
+    """
+    writes = ("tests/oracle/versions/nightly_second_writer.py", *LOG_STORE_TESTS)
     return Part(
-        tests=("tests/spark", *writes, *IN_PARALLEL, *LENIENT),
+        tests=("tests/spark", *(writes if delta else ()), *IN_PARALLEL, *LENIENT),
         overlay=(f"pyspark=={version}",),
         jars=jars,
         variables={"DELTA_MAINTENANCE_DELTA_SPARK": delta} if delta else {},

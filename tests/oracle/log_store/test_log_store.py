@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +14,20 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from delta_maintenance import DeltaTable
+from delta_maintenance.storage import open_store
 from delta_maintenance.table.commit.other_writers import LOG_STORE_MARK as MARK
 from tests.support.emulators.s3_server import Application, Environ, S3Server, StartResponse
+from tests.support.faults.s3_faults import (
+    APPLIED_THEN_503,
+    APPLIED_THEN_DROPPED,
+    CONFLICT,
+    DENIED,
+    LOST_500,
+    LOST_503,
+    Fault,
+    Faults,
+    passed,
+)
 from tests.support.oracle.delta_spark import DeltaSpark
 
 ROOT = Path(__file__).parents[3]
@@ -55,6 +68,11 @@ class Proxy:
 
 
 @pytest.fixture
+def faults(s3_server: S3Server) -> Faults:
+    return Faults(s3_server)
+
+
+@pytest.fixture
 def proxy(s3_server: S3Server) -> Iterator[Proxy]:
     proxy = Proxy(s3_server)
     s3_server.intercept = proxy
@@ -74,25 +92,9 @@ def versions(spark: DeltaSpark, table: str) -> list[int]:
     return [commit["version"] for commit in spark.history(table)]
 
 
-def ignore(_: str, headers: object, exc_info: object = None) -> Callable[[bytes], object]:
-    return lambda _: None
-
-
-def no_answer(
-    application: Application, environ: Environ, start_response: StartResponse
-) -> Iterable[bytes]:
-    """Stores the object, and fails as a gateway does that has lost the answer."""
-    list(application(environ, ignore))
-    start_response("503 Slow Down", [("Content-Length", "0")])
-    return [b""]
-
-
-def not_stored(
-    application: Application, environ: Environ, start_response: StartResponse
-) -> Iterable[bytes]:
-    environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
-    start_response("500 Internal Server Error", [("Content-Length", "0")])
-    return [b""]
+COMMENT = "ALTER TABLE delta.`s3a://{0}` CHANGE COLUMN id COMMENT '{1}'"
+LARGE = "x" * 6_000_000
+"""A comment that makes a commit larger than a part of 5 MB."""
 
 
 def test_every_commit_has_the_condition_and_the_mark(
@@ -128,21 +130,83 @@ def test_health_names_the_newest_commit_without_the_log_store(
     assert "committed version 2 without" in unmarked
 
 
-@pytest.mark.parametrize("fault", [no_answer, not_stored])
+@pytest.mark.parametrize(
+    "faults_of_requests",
+    [
+        {"PUT": [APPLIED_THEN_503]},
+        {"PUT": [APPLIED_THEN_DROPPED]},
+        {"PUT": [LOST_500]},
+        # More than the SDK and S3A repeat a request together.
+        {"PUT": [LOST_503] * 12},
+        {"PUT": [APPLIED_THEN_503], "GET": [LOST_503] * 2},
+        # S3 answers so while another conditional put of the same file is under way.
+        {"PUT": [CONFLICT] * 2},
+    ],
+    ids=["no answer", "dropped", "error", "slow down", "slow reading", "conflict"],
+)
 def test_a_lost_answer_is_settled(
-    delta_spark: DeltaSpark, proxy: Proxy, lake: str, fault: Callable[..., Iterable[bytes]]
+    delta_spark: DeltaSpark,
+    faults: Faults,
+    lake: str,
+    faults_of_requests: dict[str, list[Fault]],
 ) -> None:
     append(delta_spark, f"s3a://{lake}", 0)
-    proxy.act = fault
+    for method, queue in faults_of_requests.items():
+        faults.on(f"{method} 00001.json", *queue)
     append(delta_spark, f"s3a://{lake}", 1)
-    assert proxy.act is None
+    assert faults.injected == sum(map(len, faults_of_requests.values()))
     assert ids(delta_spark, f"s3a://{lake}") == [0, 1]
     assert versions(delta_spark, f"s3a://{lake}") == [1, 0]
 
 
-@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize(
+    "request_", ["PUT 00001.json", "POST ?uploads", "PUT partNumber=2", "POST ?uploadId"]
+)
+def test_a_commit_that_fails_leaves_nothing(
+    delta_spark: DeltaSpark, faults: Faults, lake: str, s3_server: S3Server, request_: str
+) -> None:
+    """The second request is made in the middle of writing, and the others at its end."""
+    append(delta_spark, f"s3a://{lake}", 0)
+    faults.on(request_, DENIED, forever=True)
+    with pytest.raises(Py4JJavaError, match="AccessDenied"):
+        delta_spark.sql(COMMENT.format(lake, "x" if ".json" in request_ else LARGE))
+    assert faults.injected
+    s3_server.intercept = None
+    assert versions(delta_spark, f"s3a://{lake}") == [0]
+    assert s3_server.unfinished_uploads(lake.partition("/")[0]) == []
+    append(delta_spark, f"s3a://{lake}", 1)
+    assert versions(delta_spark, f"s3a://{lake}") == [1, 0]
+
+
+def test_writers_need_no_permission_to_delete(
+    delta_spark: DeltaSpark, faults: Faults, lake: str, s3_server: S3Server
+) -> None:
+    """The probe stays, a file of one byte."""
+    faults.on("DELETE .probe", DENIED, forever=True)
+    for number in range(2):
+        append(delta_spark, f"s3a://{lake}", number)
+    assert faults.injected
+    assert versions(delta_spark, f"s3a://{lake}") == [1, 0]
+    with closing(open_store(f"s3://{lake}", s3_server.storage_options)) as store:
+        files = [file.path for file in store.list_from("_delta_log")]
+    assert sum(path.endswith(".probe") for path in files) == 1
+    table = DeltaTable(f"s3://{lake}", storage_options=s3_server.storage_options)
+    assert table.fsck().findings == ()
+
+
+def test_s3a_without_the_condition_is_refused(delta_spark: DeltaSpark, lake: str) -> None:
+    bucket = lake.partition("/")[0]
+    disabled = f"fs.s3a.bucket.{bucket}.create.conditional.enabled"
+    refusal = r"no conditional put; use S3A of Hadoop 3\.4\.2"
+    with delta_spark.setting(disabled, "false"), pytest.raises(Py4JJavaError, match=refusal):
+        append(delta_spark, f"s3a://{lake}", 0)
+
+
+@pytest.mark.parametrize(
+    "fault", [None, APPLIED_THEN_503, CONFLICT], ids=["answer", "no answer", "409"]
+)
 def test_a_commit_of_another_writer_is_a_conflict_and_never_overwritten(
-    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server, answered: bool
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server, fault: Fault | None
 ) -> None:
     """Ours comes between the existence check and the put of Delta Spark."""
     append(delta_spark, f"s3a://{lake}", 0)
@@ -152,9 +216,7 @@ def test_a_commit_of_another_writer_is_a_conflict_and_never_overwritten(
     ) -> Iterable[bytes]:
         table = DeltaTable(f"s3://{lake}", storage_options=s3_server.storage_options)
         table.set_properties(properties=NO_CHANGE, other_writers="conditional_put")
-        if not answered:
-            return no_answer(application, environ, start_response)
-        return application(environ, start_response)
+        return (fault or passed)(application, environ, start_response)
 
     proxy.act = commit_first
     with pytest.raises(Py4JJavaError, match="MetadataChanged"):
@@ -199,17 +261,17 @@ def test_a_store_that_ignores_the_condition_is_refused(
     assert not any("00000.json" in request for request in s3_server.requests if "PUT" in request)
 
 
+@pytest.mark.parametrize("fault", [APPLIED_THEN_503, CONFLICT], ids=["no answer", "409"])
 def test_a_commit_in_parts_has_the_condition(
-    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server
+    delta_spark: DeltaSpark, proxy: Proxy, lake: str, s3_server: S3Server, fault: Fault
 ) -> None:
-    """The comment of a column makes the commit larger than a part of 5 MB."""
     append(delta_spark, f"s3a://{lake}", 0)
-    comment = f"ALTER TABLE delta.`s3a://{lake}` CHANGE COLUMN id COMMENT '{'x' * 6_000_000}'"
-    proxy.act = no_answer
-    delta_spark.sql(comment)
+    proxy.act = fault
+    delta_spark.sql(COMMENT.format(lake, LARGE))
     assert any("00001.json?uploadId" in line for line in s3_server.requests)
     assert [condition for condition, _ in proxy.commits()[1:]] == ["*"] * len(proxy.commits()[1:])
     assert versions(delta_spark, f"s3a://{lake}") == [1, 0]
+    assert s3_server.unfinished_uploads(lake.partition("/")[0]) == []
 
 
 def test_checkpoints_and_hints_are_replaced_as_before(

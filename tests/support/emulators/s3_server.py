@@ -45,6 +45,10 @@ class S3Server:
         s3_backends.bucket_accounts.pop(name, None)
         _backend().create_bucket(name, "us-east-1")
 
+    def unfinished_uploads(self, bucket: str) -> list[str]:
+        """Returns the keys of uploads in parts that are neither completed nor aborted."""
+        return [upload.key_name for upload in _backend().list_multipart_uploads(bucket).values()]
+
     def fill(self, bucket: str, keys: Iterable[str], data: bytes = b"") -> None:
         """Stores many objects at once, without a request for each."""
         for key in keys:

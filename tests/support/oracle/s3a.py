@@ -7,22 +7,44 @@ from pathlib import Path
 from tests.support.emulators.s3_server import S3Server
 from tests.support.servers.maven import SPARK_JARS, maven_jar
 
+_FIRST_SDK = ("aws-java-sdk-s3", "aws-java-sdk-dynamodb", "aws-java-sdk-sts")
 _SDK = ("s3-transfer-manager", "sts", "netty-nio-client", "apache-client", "url-connection-client")
-_SDK_VERSION = "2.35.4"
+_SDK_VERSIONS = {"3.3.4": "1.12.262", "3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
+_READER_VERSIONS = {"3.4.2": "1.2.1", "3.5.0": "1.3.1"}
 
 
-def s3a_jars(folder: Path) -> list[Path]:
-    """Returns the jars of S3A, in the version of Spark's Hadoop. Raises `JarUnavailable`."""
-    version = next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
-    return [
-        maven_jar(folder, f"org.apache.hadoop:hadoop-aws:{version}"),
-        maven_jar(folder, "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1"),
-    ]
+def spark_hadoop() -> str:
+    """Returns the version of Hadoop in the installed Spark."""
+    return next(SPARK_JARS.glob("hadoop-client-api-*.jar")).stem.rpartition("-")[2]
 
 
-def s3a_packages() -> list[str]:
+def conditional_hadoop() -> str:
+    """Returns that version, or the first one with conditional puts."""
+    return max(spark_hadoop(), "3.4.2")
+
+
+def s3a_jars(folder: Path, hadoop: str | None = None) -> list[Path]:
+    """Returns the jars of S3A, by default of `conditional_hadoop()`. Raises `JarUnavailable`."""
+    hadoop = hadoop or conditional_hadoop()
+    jars = [f"org.apache.hadoop:hadoop-aws:{hadoop}"]
+    if hadoop in _READER_VERSIONS:
+        reader = "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3"
+        jars.append(f"{reader}:{_READER_VERSIONS[hadoop]}")
+    return [maven_jar(folder, jar) for jar in jars]
+
+
+def hadoop_jars(folder: Path, hadoop: str) -> list[Path]:
+    """Returns the jars of another version of Hadoop than Spark's. Raises `JarUnavailable`."""
+    artifacts = () if hadoop == spark_hadoop() else ("hadoop-client-api", "hadoop-client-runtime")
+    return [maven_jar(folder, f"org.apache.hadoop:{name}:{hadoop}") for name in artifacts]
+
+
+def s3a_packages(hadoop: str | None = None) -> list[str]:
     """The modules of the SDK that S3A uses: 15 MB instead of the bundle's 690 MB."""
-    return [f"software.amazon.awssdk:{module}:{_SDK_VERSION}" for module in _SDK]
+    version = _SDK_VERSIONS[hadoop or conditional_hadoop()]
+    first = version.startswith("1.")
+    group, modules = ("com.amazonaws", _FIRST_SDK) if first else ("software.amazon.awssdk", _SDK)
+    return [f"{group}:{module}:{version}" for module in modules]
 
 
 def s3a_settings(server: S3Server) -> dict[str, str]:

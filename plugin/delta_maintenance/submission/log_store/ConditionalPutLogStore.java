@@ -16,8 +16,7 @@ import org.apache.hadoop.fs.*;
  * Commits of Delta Spark on S3 by a conditional put, so that several drivers, delta-rs, Trino and
  * delta-maintenance exclude each other: {@code spark.delta.logStore.s3a.impl} names this class.
  *
- * <p>It needs S3A of Hadoop 3.4.2 or newer, and a store that honours {@code If-None-Match}. If one is
- * missing, the first commit of a process to a bucket fails.
+ * <p>It needs S3A of Hadoop 3.4.2 or newer, and a store that honours {@code If-None-Match}.
  */
 public final class ConditionalPutLogStore extends HadoopFileSystemLogStore {
   private static final String CONDITION = "fs.option.create.conditional.overwrite";
@@ -33,9 +32,7 @@ public final class ConditionalPutLogStore extends HadoopFileSystemLogStore {
       throws IOException {
     // The whole content first: actions that fail must not leave a part of a commit.
     ByteArrayOutputStream lines = new ByteArrayOutputStream();
-    while (actions.hasNext()) {
-      lines.write((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
-    }
+    while (actions.hasNext()) lines.write((actions.next() + "\n").getBytes(StandardCharsets.UTF_8));
     FileSystem store = path.getFileSystem(conf);
     if (!overwrite && !PROBED.contains(store.getUri())) probe(store, path.getParent());
     if (overwrite) publish(store.create(path, true), lines.toByteArray());
@@ -61,6 +58,8 @@ public final class ConditionalPutLogStore extends HadoopFileSystemLogStore {
         // After a failed condition, that version was deleted since: others may have read it.
         if (isFailedCondition(failure) || attempt == ATTEMPTS) throw failure;
       }
+      // S3 answers 409 while another put of that file is under way.
+      java.util.concurrent.locks.LockSupport.parkNanos(100_000_000L << attempt);
     }
   }
 
@@ -68,12 +67,14 @@ public final class ConditionalPutLogStore extends HadoopFileSystemLogStore {
     FSDataOutputStreamBuilder<?, ?> file = store.createFile(path);
     file.must(CONDITION, true);
     file.opt(MARK, "conditional-put");
+    FSDataOutputStream out;
     try {
-      publish((FSDataOutputStream) file.build(), content);
-    } catch (IllegalArgumentException | UnsupportedOperationException error) {
+      out = (FSDataOutputStream) file.build();
+    } catch (IllegalArgumentException | UnsupportedOperationException | PathIOException error) {
       throw new IOException(path + ": no conditional put; use S3A of Hadoop 3.4.2 or newer"
           + " and leave fs.s3a.create.conditional.enabled true", error);
     }
+    publish(out, content);
   }
 
   private static void publish(FSDataOutputStream out, byte[] content) throws IOException {
@@ -106,7 +107,7 @@ public final class ConditionalPutLogStore extends HadoopFileSystemLogStore {
       PROBED.add(store.getUri());
       return;
     } finally {
-      store.delete(file, false);
+      try { store.delete(file, false); } catch (IOException denied) { /* A hidden byte stays. */ }
     }
     throw new IOException(store.getUri() + ": this store ignores If-None-Match, so commits could"
         + " overwrite each other; use one driver with the log store of Delta Lake, or another store");
