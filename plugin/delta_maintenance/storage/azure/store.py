@@ -15,7 +15,6 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import RequestFailure, patiently
-from delta_maintenance.rest.usage import Usage
 from delta_maintenance.storage.azure.client import AzureClient, AzureFailure
 from delta_maintenance.storage.azure.listing import (
     AzureOldVersions,
@@ -25,7 +24,6 @@ from delta_maintenance.storage.azure.listing import (
     name_of,
 )
 from delta_maintenance.storage.azure.options import AzureAddress, AzureOptions
-from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 
@@ -124,16 +122,14 @@ class AzureStore(ObjectStore):
         creator = AzurePut(
             client, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
-        aliases = location.aliases(client.endpoint)
-        super().__init__(address, _AzureBucket(client), location.prefix, creator, aliases=aliases)
-        self._old_versions = AzureOldVersions(client, location.prefix)
-
-    @property
-    def old_versions(self) -> AzureOldVersions:
-        return self._old_versions
-
-    def bytes_of_deleted(self) -> DeletedBytes:
-        return self._old_versions.bytes_of_deleted()
+        super().__init__(
+            address,
+            _AzureBucket(client),
+            location.prefix,
+            creator,
+            AzureOldVersions(client, location.prefix),
+            aliases=location.aliases(client.endpoint),
+        )
 
 
 class _AzureBucket(Bucket):
@@ -144,8 +140,7 @@ class _AzureBucket(Bucket):
         "delete": "Storage Blob Data Contributor",
     }
 
-    def __init__(self, client: AzureClient) -> None:
-        self._client = client
+    _client: AzureClient
 
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
         # `start` is not sent: no API version that all accounts support can start inside a
@@ -197,13 +192,6 @@ class _AzureBucket(Bucket):
         return {
             key: failure for key, failure in zip(keys, failures, strict=True) if failure is not None
         }
-
-    @property
-    def usage(self) -> Usage:
-        return self._client.usage
-
-    def close(self) -> None:
-        self._client.close()
 
     def _delete(self, key: str, modified_ms: int | None) -> RequestFailure | None:
         headers = {}

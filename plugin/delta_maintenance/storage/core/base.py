@@ -80,6 +80,9 @@ class OldVersions(Protocol):
     def read(self, version: OldVersion, first: int, last: int) -> bytes:
         """Reads the bytes from a first to a last position, inclusive."""
 
+    def bytes_of_deleted(self) -> DeletedBytes:
+        """See `Store.bytes_of_deleted`."""
+
 
 SOFT_DELETED = "it is soft-deleted, so that only restoring it makes its content readable"
 
@@ -296,7 +299,9 @@ class Store(ABC):
         Asks for the settings of the bucket, with at most three requests. Raises `StorageError` if
         they cannot be read.
         """
-        if self.tells_old_versions and self.old_versions is None:
+        if self.old_versions is not None:
+            return self.old_versions.bytes_of_deleted()
+        if self.tells_old_versions:
             return FREED
         return DeletedBytes(
             state="unknown", why="this store does not tell what it keeps of deleted files"

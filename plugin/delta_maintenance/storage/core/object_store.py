@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn, Protocol
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, StorageError
 from delta_maintenance.rest.failure import RequestFailure, repeated_page, storage_error
 from delta_maintenance.rest.usage import Usage
-from delta_maintenance.storage.core.base import FileStatus, Put, Store
+from delta_maintenance.storage.core.base import FileStatus, OldVersions, Put, Store
 from delta_maintenance.storage.core.conditional_put import ConditionalPut
 from delta_maintenance.storage.core.paths import check_directory, check_path, check_start
 from delta_maintenance.storage.core.streams import open_ranges, open_sink
@@ -53,6 +53,14 @@ class Page:
     """Common prefixes of omitted keys, up to and including the slash."""
 
 
+class Connections(Protocol):
+    """The client of a backend."""
+
+    @property
+    def usage(self) -> Usage: ...
+    def close(self) -> None: ...
+
+
 class Bucket(ABC):
     """The objects of one bucket. Every call is one request with retries.
 
@@ -63,6 +71,18 @@ class Bucket(ABC):
     """The names that the backend gives the permissions to `read`, `list`, `write` and `delete`."""
     lists_in_order: ClassVar[bool] = False
     """Whether the backend guarantees to list keys in order."""
+
+    def __init__(self, client: Connections) -> None:
+        self._client = client
+
+    @property
+    def usage(self) -> Usage:
+        """The requests that were sent."""
+        return self._client.usage
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
 
     @abstractmethod
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
@@ -97,15 +117,6 @@ class Bucket(ABC):
         can compare them, an object with a later time is kept and its failure is `changed`.
         """
 
-    @property
-    @abstractmethod
-    def usage(self) -> Usage:
-        """The requests that were sent."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Closes the connections."""
-
 
 class ObjectStore(Store):
     """The objects of a bucket below a prefix.
@@ -119,6 +130,7 @@ class ObjectStore(Store):
         bucket: Bucket,
         prefix: str,
         creator: ConditionalPut,
+        old_versions: OldVersions,
         *,
         aliases: Iterable[str] = (),
     ) -> None:
@@ -127,6 +139,11 @@ class ObjectStore(Store):
         self._bucket = bucket
         self._prefix = prefix
         self._creator = creator
+        self._old_versions = old_versions
+
+    @property
+    def old_versions(self) -> OldVersions:
+        return self._old_versions
 
     @property
     def addresses(self) -> tuple[str, ...]:

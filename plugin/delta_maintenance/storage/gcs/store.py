@@ -19,8 +19,6 @@ from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.rest.client import Answer
 from delta_maintenance.rest.failure import PAUSES, RequestFailure
-from delta_maintenance.rest.usage import Usage
-from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory
@@ -216,21 +214,14 @@ class GCSStore(ObjectStore):
         multipart_size: int = 64 << 20,
         part_size: int = 16 << 20,
     ) -> None:
-        bucket, prefix = _location(address)
+        name, prefix = _location(address)
         if client is None:
-            client = GCSClient(GCSOptions.parse(storage_options, os.environ), bucket)
+            client = GCSClient(GCSOptions.parse(storage_options, os.environ), name)
         creator = GCSPut(client, new_id=new_id, multipart_size=multipart_size, part_size=part_size)
-        location = f"{bucket}/{address.path}".rstrip("/")
+        location = f"{name}/{address.path}".rstrip("/")
         aliases = (f"gs://{location}", f"gcs://{location}")
-        super().__init__(address, _GCSBucket(client), prefix, creator, aliases=aliases)
-        self._old_versions = GCSOldVersions(client, prefix)
-
-    @property
-    def old_versions(self) -> GCSOldVersions:
-        return self._old_versions
-
-    def bytes_of_deleted(self) -> DeletedBytes:
-        return self._old_versions.bytes_of_deleted()
+        bucket, old_versions = _GCSBucket(client), GCSOldVersions(client, prefix)
+        super().__init__(address, bucket, prefix, creator, old_versions, aliases=aliases)
 
 
 class _GCSBucket(Bucket):
@@ -242,8 +233,7 @@ class _GCSBucket(Bucket):
         "delete": "storage.objects.delete",
     }
 
-    def __init__(self, client: GCSClient) -> None:
-        self._client = client
+    _client: GCSClient
 
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
         query: dict[str, object] = {
@@ -292,13 +282,6 @@ class _GCSBucket(Bucket):
         self, keys: Sequence[str], *, times: Sequence[int] | None = None
     ) -> dict[str, RequestFailure]:
         return delete_objects(self._client, keys)
-
-    @property
-    def usage(self) -> Usage:
-        return self._client.usage
-
-    def close(self) -> None:
-        self._client.close()
 
 
 def _location(address: Address) -> tuple[str, str]:

@@ -12,8 +12,6 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import RequestFailure
-from delta_maintenance.rest.usage import Usage
-from delta_maintenance.storage.core.base import DeletedBytes
 from delta_maintenance.storage.core.conditional_put import ConditionalPut, Creation
 from delta_maintenance.storage.core.object_store import Bucket, ObjectStatus, ObjectStore, Page
 from delta_maintenance.storage.core.paths import check_directory, just_before
@@ -142,15 +140,8 @@ class S3Store(ObjectStore):
         creator = S3Put(
             client, bucket, new_id=new_id, multipart_size=multipart_size, part_size=part_size
         )
-        super().__init__(address, _S3Bucket(client, bucket), prefix, creator)
-        self._old_versions = S3OldVersions(client, bucket, prefix)
-
-    @property
-    def old_versions(self) -> S3OldVersions:
-        return self._old_versions
-
-    def bytes_of_deleted(self) -> DeletedBytes:
-        return self._old_versions.bytes_of_deleted()
+        old_versions = S3OldVersions(client, bucket, prefix)
+        super().__init__(address, _S3Bucket(client, bucket), prefix, creator, old_versions)
 
 
 class _S3Bucket(Bucket):
@@ -163,8 +154,10 @@ class _S3Bucket(Bucket):
     }
     lists_in_order = True
 
+    _client: S3Client
+
     def __init__(self, client: S3Client, name: str) -> None:
-        self._client = client
+        super().__init__(client)
         self._name = name
 
     def page(self, prefix: str, *, deep: bool, start: str, token: str) -> Page:
@@ -219,13 +212,6 @@ class _S3Bucket(Bucket):
             for start in range(0, len(key_group), _KEYS_PER_DELETE):
                 failures |= self._delete(key_group[start : start + _KEYS_PER_DELETE])
         return failures
-
-    @property
-    def usage(self) -> Usage:
-        return self._client.usage
-
-    def close(self) -> None:
-        self._client.close()
 
     def _call(self, method: str, key: str, **parameters: Any) -> Reply:
         return self._client.call(method, Bucket=self._name, Key=key, **parameters)
