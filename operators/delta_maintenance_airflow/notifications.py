@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook, BaseNotifier
@@ -19,7 +20,21 @@ _TIMEOUT = (5.0, 20.0)
 """Seconds to connect, and to wait for an answer."""
 
 
-class DeltaFailureNotifier(BaseNotifier):
+class _WebhookNotifier(BaseNotifier):
+    """Posts to the URL of a connection."""
+
+    template_fields: Sequence[str] = ("conn_id",)
+
+    def __init__(self, *, conn_id: str | None = None) -> None:
+        super().__init__()
+        self.conn_id = conn_id
+
+    def recipient(self) -> str | None:
+        """Returns the ID of the connection; None if there is none."""
+        return self.conn_id or notify_conn_id()
+
+
+class DeltaFailureNotifier(_WebhookNotifier):
     """Posts what has failed since the last run of the Dag `delta_maintenance`, and which tables are
     well again, each once, as `{"text": ...}`.
 
@@ -28,12 +43,6 @@ class DeltaFailureNotifier(BaseNotifier):
 
     :param conn_id: see `MaintenanceSummaryNotifier`.
     """
-
-    template_fields = ("conn_id",)
-
-    def __init__(self, *, conn_id: str | None = None) -> None:
-        super().__init__()
-        self.conn_id = conn_id
 
     def notify(self, context: Context) -> None:
         ti = context["ti"]
@@ -57,19 +66,19 @@ class DeltaFailureNotifier(BaseNotifier):
 
     def has_recipient(self) -> bool:
         """Returns whether there is a connection. Override this method together with `deliver`."""
-        return (self.conn_id or notify_conn_id()) is not None
+        return self.recipient() is not None
 
     def deliver(self, text: str) -> None:
         """Posts a message; an error makes it part of the next run's.
 
         Override this method to send messages by another notifier of Airflow.
         """
-        conn_id = self.conn_id or notify_conn_id()
+        conn_id = self.recipient()
         assert conn_id is not None
         _post(conn_id, text)
 
 
-class MaintenanceSummaryNotifier(BaseNotifier):
+class MaintenanceSummaryNotifier(_WebhookNotifier):
     """Posts the summary of the Dag `delta_maintenance` as `{"text": ...}`, the format of chat
     webhooks.
 
@@ -84,12 +93,11 @@ class MaintenanceSummaryNotifier(BaseNotifier):
     template_fields = ("conn_id", "quiet")
 
     def __init__(self, *, conn_id: str | None = None, quiet: bool = True) -> None:
-        super().__init__()
-        self.conn_id = conn_id
+        super().__init__(conn_id=conn_id)
         self.quiet = quiet
 
     def notify(self, context: Context) -> None:
-        conn_id = self.conn_id or notify_conn_id()
+        conn_id = self.recipient()
         if conn_id is None:
             return
         ti = context["ti"]
@@ -99,20 +107,14 @@ class MaintenanceSummaryNotifier(BaseNotifier):
         _post(conn_id, f"{ti.dag_id}: {summary_text(summary)}")
 
 
-class ApprovalNotifier(BaseNotifier):
+class ApprovalNotifier(_WebhookNotifier):
     """Posts that plans wait for an approval, with a link to the question, as `{"text": ...}`.
 
     :param conn_id: see `MaintenanceSummaryNotifier`.
     """
 
-    template_fields = ("conn_id",)
-
-    def __init__(self, *, conn_id: str | None = None) -> None:
-        super().__init__()
-        self.conn_id = conn_id
-
     def notify(self, context: Context) -> None:
-        conn_id = self.conn_id or notify_conn_id()
+        conn_id = self.recipient()
         if conn_id is None:
             return
         from airflow.providers.standard.operators.hitl import HITLOperator

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from delta_maintenance import clock
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.documents import markdown_cell, markdown_row
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
@@ -100,7 +101,7 @@ def of_ledger(rows: Sequence[Mapping[str, Any]], prices: Prices | None) -> Metad
         "last_operations": _table(
             (
                 (
-                    f"{row['started_at']:%Y-%m-%d %H:%M} UTC",
+                    clock.minute_text(row["started_at"]),
                     *(row["operation"] or "", row["outcome"], row["done_by"]),
                     *(round(row["seconds"] or 0.0, 1), row["bytes_deleted"] or 0),
                     *(round(row[name], 6) for name in money.values()),
@@ -120,20 +121,18 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
     plans = sorted(pending, key=lambda plan: (plan.due_since, plan.name))
     columns = "| plan | operation | table | deletes | held back | waits since | asked by | why |"
     rows = [
-        "| "
-        + " | ".join(
+        markdown_row(
             (
                 f"`{plan.id}`",
                 plan.operation,
                 _cell(plan.name),
                 f"{plan.files:,} files, {core.size_text(plan.bytes)}",
                 _cell(", ".join(hold.holder for hold in plan.held if hold.files)),
-                f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
+                clock.minute_text(plan.due_since),
                 _cell(plan.asked_by or ""),
                 _cell(plan.reason),
             )
         )
-        + " |"
         for plan in plans
     ]
     # YAML reads an ID of digits alone as a number.
@@ -151,8 +150,7 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
 
 def _cell(text: str) -> str:
     """Formats untrusted text as a code span in a table of Markdown; a dash stands for none."""
-    plain = printable(_short(text)).replace("`", "'").replace("|", "¦")
-    return f"`{plain}`" if plain else "–"
+    return markdown_cell(in_dagster(text)) or "–"
 
 
 def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
@@ -163,7 +161,7 @@ def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
                 (
                     *(plan.id, plan.operation, plan.files, plan.bytes),
                     f"{plan.share:.0%}" if plan.share is not None else "",
-                    *(plan.commits, f"{plan.due_since:%Y-%m-%d %H:%M} UTC", _short(plan.reason)),
+                    *(plan.commits, clock.minute_text(plan.due_since), _short(plan.reason)),
                 )
                 for plan in pending
             ),
@@ -190,7 +188,7 @@ def of_held(held: Sequence[HeldBack]) -> Metadata:
             (
                 (
                     hold.holder,
-                    "" if hold.until is None else f"{hold.until:%Y-%m-%d %H:%M} UTC",
+                    "" if hold.until is None else clock.minute_text(hold.until),
                     *(hold.files, hold.bytes, _short(str(hold))),
                 )
                 for hold in held

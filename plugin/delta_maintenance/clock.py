@@ -45,6 +45,11 @@ def text(instant: datetime) -> str:
     return f"{instant:%Y-%m-%dT%H:%M:%SZ}"
 
 
+def minute_text(instant: datetime) -> str:
+    """Formats an instant in sentences for people, such as `2026-11-21 06:40 UTC`."""
+    return f"{instant.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
 def epoch_millis(instant: datetime) -> int:
     """Converts an instant to milliseconds since 1970-01-01 UTC, rounded down. It must have a time
     zone.

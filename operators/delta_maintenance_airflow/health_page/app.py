@@ -345,7 +345,7 @@ def _environment() -> Environment:
         seconds=formats.seconds,
         brief=formats.brief,
         ago=formats.ago,
-        instant=formats.instant,
+        instant=clock.minute_text,
         money=money,
         day=formats.day,
         holder=formats.holder,

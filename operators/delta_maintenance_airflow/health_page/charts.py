@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from delta_maintenance import clock
 from delta_maintenance.ledger.trends import DAYS, Trends
 from delta_maintenance_airflow.health_page import formats
 from delta_maintenance_airflow.health_page.drawing import (
@@ -90,7 +91,7 @@ def _replay(health: TableHealth) -> Chart:
         points = [point(commit.version, count, _of(commit)) for commit, count in marked]
         chart.add(name, points, stroke=False, dots_size=3.5)
     rows = [
-        (f"{commit.version:,}", formats.count(count), formats.instant(commit.timestamp))
+        (f"{commit.version:,}", formats.count(count), clock.minute_text(commit.timestamp))
         for commit, count in reversed(known_counts[-20:])
     ]
     return Chart(
@@ -122,7 +123,7 @@ def _commits(health: TableHealth) -> Chart:
         points = [point(c.timestamp.timestamp(), max(1, c.bytes), _of(c)) for c in commits_of_kind]
         chart.add(name, points, dots_size=2 if name == "Commit" else 3.5)
     rows = [
-        (f"{commit.version:,}", formats.size(commit.bytes), formats.instant(commit.timestamp))
+        (f"{commit.version:,}", formats.size(commit.bytes), clock.minute_text(commit.timestamp))
         for commit in reversed(commits[-20:])
     ]
     return Chart(
@@ -167,7 +168,7 @@ def _sizes(health: TableHealth) -> Chart:
 
 
 def _only_commit(commit: CommitPoint) -> Chart:
-    size, at = formats.size(commit.bytes), formats.instant(commit.timestamp)
+    size, at = formats.size(commit.bytes), clock.minute_text(commit.timestamp)
     return Chart("Commits", f"Only one is retained: version {commit.version:,}, {size}, of {at}")
 
 

@@ -68,11 +68,6 @@ def ago(instant: datetime, now: datetime) -> str:
     return f"{span(length)} ago" if length > timedelta() else f"in {span(length)}"
 
 
-def instant(value: datetime) -> str:
-    """`2026-11-21 06:40 UTC`."""
-    return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
 def day(value: datetime) -> str:
     """`2027-01-01`, in UTC."""
     return value.astimezone(UTC).strftime("%Y-%m-%d")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.documents import markdown_cell, markdown_row
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.settings import assessment_store, separate_approver
 from delta_maintenance_airflow.tasks import link_to, retrying_only_what_may_pass
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _MOST = 8_000
 """The maximum number of characters of a text, because it is stored in Airflow's database."""
-_LONGEST = 300
-"""The maximum number of characters of one cell."""
 _TOLD = ("table", "reason")
 """Facts that are shown above the others, or in the subject."""
 _SHOWN = 10
@@ -115,7 +113,7 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
             f"{plan.files:,}",
             core.size_text(plan.bytes),
             f"{plan.share:.0%}" if plan.share is not None else "",
-            f"{plan.due_since:%Y-%m-%d %H:%M} UTC",
+            clock.minute_text(plan.due_since),
             plan.reason,
         )
         for plan in plans
@@ -127,12 +125,14 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
 def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
     """Formats one plan: a sentence, and a table of its facts."""
     if plan is None:
-        return f"{operation}: {_cell(reason)}"
+        return f"{operation}: {markdown_cell(reason)}"
     record = core.find(operation)
     read = record.plan.from_json(plan)
     facts = ((n, v) for n, v in core.shown(record.facts(read)) if n not in _TOLD)
     rows = [(name, line) for name, value in facts for line in _first(value)]
-    sentences = "\n\n".join(filter(None, (f"{operation}: {_cell(reason)}", _cell(read.reason))))
+    sentences = "\n\n".join(
+        filter(None, (f"{operation}: {markdown_cell(reason)}", markdown_cell(read.reason)))
+    )
     return _text_within_limit(f"{sentences}\n\n", ("fact", "value"), rows)
 
 
@@ -144,26 +144,13 @@ def _first(value: object) -> list[str]:
 
 
 def _text_within_limit(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [_row(columns), _row(["---"] * len(columns))]
+    lines = [markdown_row(columns), markdown_row(["---"] * len(columns))]
     size = len(text) + sum(map(len, lines))
     for number, cells in enumerate(rows):
-        line = _row([_cell(cell) for cell in cells])
+        line = markdown_row(map(markdown_cell, cells))
         if size + len(line) > _MOST:
             note = f"\n\nand {len(rows) - number} more, in the log of the task that planned"
             return text + "\n".join(lines) + note
         size += len(line) + 1
         lines.append(line)
     return text + "\n".join(lines)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _cell(text: str) -> str:
-    """Formats untrusted text as a code span, so that no part of it is parsed as Markdown
-    or HTML, or changes the direction of the text.
-    """
-    plain = printable(str(text)).replace("`", "'").replace("|", "¦")
-    shortened = plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
-    return f"`{shortened}`" if shortened else ""

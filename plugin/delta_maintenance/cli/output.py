@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ProgressLine",
     "count_text",
-    "instant_text",
     "logging_to_stderr",
     "print_facts",
     "print_fields",
@@ -130,17 +129,6 @@ def say_traceback(error: BaseException) -> None:
     """Prints the traceback of an error to stderr, without credentials in addresses."""
     # Errors of other libraries may quote addresses with credentials, and names from tables.
     sys.stderr.write(without_controls(redact("".join(traceback.format_exception(error)))))
-
-
-def instant_text(milliseconds: int | None) -> str:
-    """Formats milliseconds since 1970-01-01 UTC as ISO 8601 to the second; empty for None."""
-    if milliseconds is None:
-        return ""
-    try:
-        instant = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)
-    except OverflowError:
-        return str(milliseconds)
-    return instant.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @contextmanager

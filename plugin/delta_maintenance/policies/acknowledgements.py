@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.record import Instant, Record
@@ -88,7 +89,7 @@ class Acknowledgement(Record):
 
     def __str__(self) -> str:
         by = f" by {self.by}" if self.by else ""
-        ends = [f"until {self.until.astimezone(UTC):%Y-%m-%d %H:%M} UTC"] if self.until else []
+        ends = [f"until {clock.minute_text(self.until)}"] if self.until else []
         ends += ["until it changes"] if self.until_changed or not ends else []
         return f"acknowledged{by} {' or '.join(ends)}: {self.reason}"
 

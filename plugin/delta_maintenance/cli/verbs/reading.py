@@ -18,7 +18,7 @@ from delta_maintenance.cli.arguments import (
     open_snapshot,
     open_table,
 )
-from delta_maintenance.cli.output import instant_text, print_facts, print_json, print_table, warn
+from delta_maintenance.cli.output import print_facts, print_json, print_table, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -151,7 +151,7 @@ def _history(arguments: argparse.Namespace) -> None:
         [
             (
                 entry.version if entry.is_readable else f"{entry.version} (cannot be opened)",
-                instant_text(entry.timestamp_ms),
+                clock.text(entry.timestamp),
                 entry.operation,
                 entry.commit_info.get("engineInfo"),
             )

@@ -30,6 +30,9 @@ _LEAST_BESIDE = 34
 _LONGEST = 60
 """The length from which on texts in the first column of a table are wrapped."""
 
+_CELL = 300
+"""The maximum number of characters in a cell of a table of Markdown."""
+
 
 class Shown:
     """Base class of documents that people look at: `print` and notebooks show their facts."""
@@ -183,6 +186,22 @@ def printable(text: str) -> str:
     An escape sequence in a name must not reach a terminal.
     """
     return without_controls(" ".join(text.split()))
+
+
+def markdown_cell(text: str) -> str:
+    """Formats untrusted text as a code span in a table of Markdown; empty for an empty text.
+
+    No part of it is parsed as Markdown or HTML, or changes the direction of the text. Of a long
+    text, 300 characters are shown.
+    """
+    plain = printable(text).replace("`", "'").replace("|", "¦")
+    shortened = plain if len(plain) <= _CELL else f"{plain[: _CELL - 1]}…"
+    return f"`{shortened}`" if shortened else ""
+
+
+def markdown_row(cells: Iterable[str]) -> str:
+    """Formats a row of a table of Markdown."""
+    return f"| {' | '.join(cells)} |"
 
 
 def without_controls(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from delta_maintenance import clock
 from delta_maintenance.errors import failure_of
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.record import Instant, Record
@@ -72,7 +73,7 @@ def unfreed_texts(
 
 def _describe_unfreed(deletion: Freed) -> str:
     if deletion.at is not None:
-        return f"freed by {deletion.at:%Y-%m-%d %H:%M} UTC: {deletion.why}"
+        return f"freed by {clock.minute_text(deletion.at)}: {deletion.why}"
     if deletion.state == "never":
         return f"which frees nothing: {deletion.why}"
     return f"and whether that frees storage is unknown: {deletion.why}"

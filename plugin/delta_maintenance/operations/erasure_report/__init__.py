@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from delta_maintenance import clock
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, count_text, size_text
@@ -159,7 +160,7 @@ def result_facts(result: ErasureReportResult) -> Facts:
         "places": [
             f"{place.place}: {_rows_of(place)} in {count_text(place.files, 'file')}, "
             + (
-                f"until {place.last_end:%Y-%m-%dT%H:%M:%SZ}"
+                f"until {clock.text(place.last_end)}"
                 if place.last_end is not None
                 else "without an end"
             )

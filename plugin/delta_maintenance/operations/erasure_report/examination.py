@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance import clock
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, StorageError
 from delta_maintenance.operations.erasure_report.places import (
@@ -268,7 +269,7 @@ class Examination:
 
 
 def _with_end(problem: str, file: PlacedFile) -> str:
-    return problem if file.ends is None else f"{problem}, until {file.ends:%Y-%m-%dT%H:%M:%SZ}"
+    return problem if file.ends is None else f"{problem}, until {clock.text(file.ends)}"
 
 
 def _sha256(file: BinaryIO) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
+from delta_maintenance import clock
 from delta_maintenance.errors import (
     CorruptTableError,
     InvalidRequestError,
@@ -46,7 +47,7 @@ def find_holds(
     for kept_version in _unite(snapshot, (*stored, *holders.keep)):
         if kept_version.until is not None and kept_version.until <= now:
             notes.append(
-                f"kept version {kept_version.name} ended at {kept_version.until:%Y-%m-%dT%H:%M:%SZ}"
+                f"kept version {kept_version.name} ended at {clock.text(kept_version.until)}"
             )
         else:
             holds.append(_kept(snapshot, kept_version))

@@ -10,6 +10,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import duration_text
@@ -216,7 +217,7 @@ def _notes(snapshot: Snapshot, kept_snapshot: Snapshot, until: datetime | None) 
         else kept_snapshot.timestamp + properties.deleted_file_retention
     )
     if ends is None or until is None or until > ends:
-        since = "" if ends is None else f"this one from {ends:%Y-%m-%dT%H:%M:%SZ} on, "
+        since = "" if ends is None else f"this one from {clock.text(ends)} on, "
         notes.append(
             f"Delta Spark 4.4 refuses versions that are older than {retention} "
             f"(delta.deletedFileRetentionDuration), {since}although nothing of them is "

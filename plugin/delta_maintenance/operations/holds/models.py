@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import Flag
@@ -39,7 +40,7 @@ class KeptVersion(Record):
         """One line: name, version, end and purpose."""
         clauses = [self.name]
         if self.version is not None:
-            until = f"{self.until:%Y-%m-%dT%H:%M:%SZ}" if self.until is not None else "released"
+            until = clock.text(self.until) if self.until is not None else "released"
             clauses += [f"version {self.version}", f"until {until}"]
         return ", ".join([*clauses, *([self.why] if self.why else ())])
 
@@ -214,7 +215,7 @@ class HeldBack(Record):
             one = self.last_version == self.first_version
             clauses.append(f"version {self.first_version}{'' if one else ' and all later ones'}")
         if self.until is not None:
-            clauses.append(f"until {self.until:%Y-%m-%dT%H:%M:%SZ}")
+            clauses.append(f"until {clock.text(self.until)}")
         if self.why:
             clauses.append(self.why)
         return f"{self.holder}: {', '.join(clauses)}" if clauses else self.holder

@@ -9,6 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from delta_maintenance import clock
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError, locating
@@ -435,7 +436,7 @@ class _SurveyRun:
         return (*versions, *files)
 
     def _reason(self, files: int, window: LogWindow | None) -> str:
-        since = f"{self.before:%Y-%m-%dT%H:%M:%SZ}"
+        since = clock.text(self.before)
         if window is not None and window.is_empty:
             return f"no commit from before {since} is left that no vacuum went through"
         if window is not None:
