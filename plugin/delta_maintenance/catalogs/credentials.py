@@ -52,12 +52,12 @@ def vended_credentials(
     whose values apply where an entry has none. Entries without credentials are left out.
     `CatalogError` if the catalog offers nothing but to sign each request itself.
     """
-    shared = _texts(config)
+    shared = texts(config)
     credentials = []
     for entry in list(entries) or [{}]:
         prefix = entry.get("prefix")
         prefix = prefix if isinstance(prefix, str) and prefix else location
-        held = {**shared, **_texts(entry.get("config"))}
+        held = {**shared, **texts(entry.get("config"))}
         options = _options(held, prefix)
         if not options:
             if held.get("s3.remote-signing-enabled") == "true":
@@ -86,14 +86,14 @@ def temporary_credentials(
 
     Empty if it contains no credentials, as for a table in a folder of the server.
     """
-    aws = _texts(answer.get("aws_temp_credentials"))
+    aws = texts(answer.get("aws_temp_credentials"))
     config = {
         "s3.access-key-id": aws.get("access_key_id"),
         "s3.secret-access-key": aws.get("secret_access_key"),
         "s3.session-token": aws.get("session_token"),
-        "azure.sas-token": _texts(answer.get("azure_user_delegation_sas")).get("sas_token"),
-        "azure.bearer-token": _texts(answer.get("azure_aad")).get("aad_token"),
-        "gcs.oauth-token": _texts(answer.get("gcp_oauth_token")).get("oauth_token"),
+        "azure.sas-token": texts(answer.get("azure_user_delegation_sas")).get("sas_token"),
+        "azure.bearer-token": texts(answer.get("azure_aad")).get("aad_token"),
+        "gcs.oauth-token": texts(answer.get("gcp_oauth_token")).get("oauth_token"),
     }
     entry = {
         "prefix": answer.get("url"),
@@ -188,7 +188,8 @@ def _time(milliseconds: object) -> datetime | None:
         return None
 
 
-def _texts(values: object) -> dict[str, str]:
+def texts(values: object) -> dict[str, str]:
+    """Returns the strings of a JSON object, without all other values."""
     if not isinstance(values, Mapping):
         return {}
     return {str(name): value for name, value in values.items() if isinstance(value, str)}

@@ -16,7 +16,7 @@ from delta_maintenance.catalogs.catalog import (
     PassedOver,
     VendedCredentials,
 )
-from delta_maintenance.catalogs.credentials import vended_credentials
+from delta_maintenance.catalogs.credentials import texts, vended_credentials
 from delta_maintenance.catalogs.http.authorization import Authorization
 from delta_maintenance.catalogs.http.client import (
     MOST_BYTES,
@@ -26,7 +26,7 @@ from delta_maintenance.catalogs.http.client import (
     segment,
     without_path,
 )
-from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text, texts
+from delta_maintenance.catalogs.http.gathering import Gathering, delta_table, text
 from delta_maintenance.catalogs.settings import CatalogSettings
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.rest.client import HttpSession

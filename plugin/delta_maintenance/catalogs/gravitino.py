@@ -18,6 +18,7 @@ from delta_maintenance.catalogs.catalog import (
     PartFilter,
     PassedOver,
 )
+from delta_maintenance.catalogs.credentials import texts
 from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
 from delta_maintenance.catalogs.http.client import (
     MOST_BYTES,
@@ -32,7 +33,6 @@ from delta_maintenance.catalogs.http.gathering import (
     delta_table,
     further_aspects,
     text,
-    texts,
     texts_of,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings

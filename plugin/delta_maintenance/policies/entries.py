@@ -25,6 +25,7 @@ from delta_maintenance.policies.models import (
     OperationOutcome,
     RunResult,
 )
+from delta_maintenance.protocol.delta_log.last_checkpoint import refuse_constant
 
 HISTORY = 20
 """The number of runs that are kept for a table."""
@@ -269,7 +270,7 @@ def parse_entry(data: bytes, *, brief: bool) -> AssessmentEntry:
 
 
 def _parse_json(data: bytes) -> Any:
-    return json.loads(data, parse_constant=_no_constant)
+    return json.loads(data, parse_constant=refuse_constant)
 
 
 def _without_commits(data: bytes) -> Any:
@@ -286,10 +287,6 @@ def _without_commits(data: bytes) -> Any:
         value = _parse_json(data)
     _drop_commits(value)
     return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def entry_bytes(entry: AssessmentEntry) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -55,6 +56,27 @@ def text_bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     ends = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
     return np.frombuffer(data, np.uint8)[ends[0] : ends[1]]
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Returns a column as one array."""
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+
+
+def is_large(kind: pa.DataType) -> bool:
+    """Whether texts or bytes have offsets of 64 bits."""
+    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
+
+
+def rows_by_group(
+    group: npt.NDArray[np.int64], count: int
+) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+    """Yields each of the groups from 0 to `count` that has rows, and their numbers."""
+    order = np.argsort(group, kind="stable")
+    ends = np.cumsum(np.bincount(group, minlength=count))
+    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        if end > start:
+            yield number, order[start:end]
 
 
 def valid_texts(values: pa.BinaryArray) -> pa.StringArray:

@@ -35,7 +35,7 @@ from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_f
 from delta_maintenance.operations.vacuum.engine import first_covered
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
-from delta_maintenance.protocol.columns import booleans, integers, to_bools
+from delta_maintenance.protocol.columns import booleans, integers, rows_by_group, to_bools
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.vacuum import Mask, ProtectedPaths, checksum_owners, hash_paths
 from delta_maintenance.spark.log_shares import (
@@ -438,11 +438,7 @@ def _by_bucket(
     """Yields each bucket with its rows."""
     # The lowest bits select the shares of the log, so they are the same for all rows here.
     bucket = ((hashes >> np.uint64(20)) % np.uint64(buckets)).astype(np.int64)
-    order = np.argsort(bucket, kind="stable")
-    ends = np.cumsum(np.bincount(bucket, minlength=buckets))
-    for label, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        if end > start:
-            yield label, order[start:end]
+    return rows_by_group(bucket, buckets)
 
 
 def _payloads(label: int, age: int, kind: str, table: pa.Table) -> Iterator[ShareRow]:

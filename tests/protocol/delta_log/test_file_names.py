@@ -189,7 +189,7 @@ def test_written_names_are_parsed(
         LogFileKind.MULTIPART_CHECKPOINT: log_files.multipart_checkpoint_name(version, part, count),
         LogFileKind.UUID_CHECKPOINT: log_files.uuid_checkpoint_name(version, uuid, encoding),
         LogFileKind.SIDECAR: f"{log_files.SIDECAR_DIRECTORY}/"
-        + log_files.sidecar_name(version, part, count, uuid),
+        f"{log_files.version_prefix(version)}.checkpoint.{part:010}.{count:010}.{uuid}.parquet",
     }
     for kind, name in written.items():
         file = parse_log_file_name(name)
@@ -229,7 +229,6 @@ def test_names_sort_by_version(first: int, second: int) -> None:
         lambda: log_files.multipart_checkpoint_name(7, 1, 1),
         lambda: log_files.multipart_checkpoint_name(7, 0, 2),
         lambda: log_files.multipart_checkpoint_name(7, 3, 2),
-        lambda: log_files.sidecar_name(7, 1, 10**10, UUID),
         lambda: log_files.uuid_checkpoint_name(7, "x", "json"),
     ],
 )

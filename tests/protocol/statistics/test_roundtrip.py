@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -18,13 +19,15 @@ from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.schema import column_mapping_mode, parse_schema
+from delta_maintenance.protocol.schema.column_mapping import physical_schema
+from delta_maintenance.protocol.schema.types import PrimitiveType, StructType, UnknownType
 from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     num_records,
     parse_statistics,
     render_statistics,
 )
-from delta_maintenance.protocol.statistics.stats import statistics_arrow_type, unconvertible_columns
+from delta_maintenance.protocol.statistics.stats import statistics_arrow_type
 from tests.support.suite.play import examples
 
 BOUNDS = pa.struct(
@@ -268,7 +271,16 @@ def _statistics_type(
     mode = column_mapping_mode(Protocol.from_json(protocols[-1]), configuration)
     partitions = metadata[-1].get("partitionColumns") or []
     kind = statistics_arrow_type(schema, partition_columns=partitions, mode=mode, tight_bounds=True)
-    return kind, set(unconvertible_columns(schema, partition_columns=partitions, mode=mode))
+    return kind, set(_unconvertible(physical_schema(schema, mode), ()))
+
+
+def _unconvertible(struct: StructType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yields the paths of the columns whose bounds have no form in Parquet."""
+    for item in struct.fields:
+        if isinstance(item.type, StructType):
+            yield from _unconvertible(item.type, (*path, item.name))
+        elif isinstance(item.type, UnknownType) or item.type == PrimitiveType(name="variant"):
+            yield *path, item.name
 
 
 def _every_table(corpus: Path) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from delta_maintenance.protocol.schema import parse_schema
-from delta_maintenance.protocol.statistics.stats import statistics_arrow_type, unconvertible_columns
+from delta_maintenance.protocol.statistics.stats import statistics_arrow_type
 from tests.support.logs.typed_statistics import INSTANT, LOCAL, struct
 
 
@@ -81,13 +81,3 @@ class TestType:
         assert statistics_arrow_type(
             schema, partition_columns=["p"], mode="name", tight_bounds=False
         ) == struct(numRecords=pa.int64(), minValues=leaf, maxValues=leaf, nullCount=leaf)
-
-    @pytest.mark.conformance("STAT-06")
-    def test_variants_and_unknown_types_are_unconvertible(self) -> None:
-        inner = {"type": "struct", "fields": [column("g", "geometry(OGC:CRS84)")]}
-        listed = {"type": "array", "elementType": "variant", "containsNull": True}
-        schema = delta_schema(
-            column("v", "variant"), column("s", inner), column("l", listed), column("n", "long")
-        )
-        found = unconvertible_columns(schema, partition_columns=[], mode="none")
-        assert found == (("v",), ("s", "g"))

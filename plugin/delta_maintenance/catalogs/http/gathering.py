@@ -19,6 +19,7 @@ from delta_maintenance.catalogs.catalog import (
     PassedOver,
     checked_location,
 )
+from delta_maintenance.catalogs.credentials import texts
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient
 from delta_maintenance.catalogs.settings import CatalogSettings
@@ -166,13 +167,6 @@ def delta_table(
     return CatalogTable(name=name, location=location, vends_credentials=vends, **fields)
 
 
-def texts(values: object) -> Mapping[str, str]:
-    """Returns the strings of a JSON object, without all other values."""
-    if not isinstance(values, Mapping):
-        return {}
-    return {str(name): value for name, value in values.items() if isinstance(value, str)}
-
-
 def text(value: object) -> str | None:
     """Returns a string that is not empty, else None."""
     return value if isinstance(value, str) and value else None
@@ -201,7 +195,9 @@ def texts_of(
     absent. `subject` says of what the list is.
     """
     items = answer.get(field)
-    values = [texts(item) for item in items] if isinstance(items, list) else []
+    values: list[Mapping[str, str]] = []
+    if isinstance(items, list):
+        values = [texts(item) for item in items]
     if items is not None and (not isinstance(items, list) or not all(map(_has(name), values))):
         raise CatalogError(
             f"the catalog states {subject} in a form that is not understood",

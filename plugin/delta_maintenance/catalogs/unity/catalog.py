@@ -18,7 +18,7 @@ from delta_maintenance.catalogs.catalog import (
     PassedOver,
     VendedCredentials,
 )
-from delta_maintenance.catalogs.credentials import temporary_credentials, vended_credentials
+from delta_maintenance.catalogs.credentials import temporary_credentials, texts, vended_credentials
 from delta_maintenance.catalogs.http.authorization import Authorization, RequestRefused
 from delta_maintenance.catalogs.http.client import (
     MOST_BYTES,
@@ -34,7 +34,6 @@ from delta_maintenance.catalogs.http.gathering import (
     delta_table,
     further_aspects,
     text,
-    texts,
     texts_of,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings

@@ -97,8 +97,7 @@ def _with_decision(
 ) -> CheckpointPlan:
     if not planned.actions_per_sidecar:
         if wanted == "always":
-            raise _refusal(
-                snapshot,
+            raise snapshot.refusal(
                 f"a {planned.kind} checkpoint as planned has no sidecars to take over",
                 "ask for a V2 kind with sidecars, or leave incremental at auto",
             )
@@ -245,21 +244,18 @@ def _require_checkpointable(snapshot: Snapshot, *, repairs: bool = False) -> Non
     state = snapshot.log.state
     # A converted table has its high-water mark in the domain; the draft action is obsolete.
     if state.draft_high_water_mark is not None and row_tracking.DOMAIN not in state.domains:
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             "the log contains the rowIdHighWaterMark action of a 2023 draft, "
             "which a checkpoint would lose",
             "migrate the table to row tracking first",
         )
     if snapshot.log.segment.last_commit is None:
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             "the commit of this version no longer exists, so the version cannot be verified",
             "checkpoint a version whose commit is still in the log",
         )
     if _loses_statistics(snapshot) and (needed := _needing_statistics(snapshot)):
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             f"the table's properties exclude statistics from checkpoints, but {needed} needs them",
             "set delta.checkpoint.writeStatsAsJson to true",
         )
@@ -280,8 +276,7 @@ def _kind(snapshot: Snapshot, options: CheckpointOptions) -> WrittenKind:
         policy = snapshot.properties.checkpoint_policy
         return "v2-json" if policy == "v2" and supported else "classic"
     if options.kind != "classic" and not supported:
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             "V2 checkpoints need the table feature v2Checkpoint, which the table does not support",
             "request the kind classic, or enable the feature first",
         )
@@ -295,8 +290,7 @@ def _engine(
     size = snapshot.log.size_bytes
     if options.engine == "spark":
         if not sidecars:
-            raise _refusal(
-                snapshot,
+            raise snapshot.refusal(
                 f"Spark writes sidecars, but a {kind} checkpoint as planned has none",
                 "request a V2 kind with sidecars, or the local engine",
             )
@@ -402,7 +396,3 @@ def _zone(name: str | None) -> ZoneInfo | None:
         raise InvalidRequestError(
             f"{name!r} is not a time zone", remedy="give an IANA name such as Europe/Berlin or UTC"
         ) from None
-
-
-def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
-    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

@@ -283,8 +283,7 @@ class _Decision:
         if requested < least and not (
             self.options.allow_short_retention and self.options.no_other_writers
         ):
-            raise _refusal(
-                self.snapshot,
+            raise self.snapshot.refusal(
                 f"a log retention of {duration_text(requested)} is shorter than "
                 f"{duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
@@ -457,10 +456,9 @@ def _require_cleanable(snapshot: Snapshot) -> None:
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_STEERING)]
     if unread:
-        raise _refusal(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+        raise snapshot.refusal(f"a property cannot be read: {unread[0]}", "correct the property")
     if properties.log_retention < properties.deleted_file_retention:
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             f"delta.logRetentionDuration is {duration_text(properties.log_retention)}, which is "
             "shorter than delta.deletedFileRetentionDuration, "
             f"{duration_text(properties.deleted_file_retention)}",
@@ -468,8 +466,7 @@ def _require_cleanable(snapshot: Snapshot) -> None:
         )
     if snapshot.log.state.unknown_actions:
         names = ", ".join(sorted(snapshot.log.state.unknown_actions))
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             f"the log contains unknown actions, which no checkpoint contains: {names}",
             "clean up with the writer of these actions",
         )
@@ -483,7 +480,3 @@ _STEERING = (
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablementVersion",
 )
-
-
-def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
-    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

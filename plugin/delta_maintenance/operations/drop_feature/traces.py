@@ -433,17 +433,15 @@ def plan_truncation(
     properties = snapshot.properties
     unread = [problem for problem in properties.problems if problem.startswith(_RETENTION)]
     if unread:
-        raise _refusal(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+        raise snapshot.refusal(f"a property cannot be read: {unread[0]}", "correct the property")
     if not properties.enable_expired_log_cleanup:
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             "the table sets delta.enableExpiredLogCleanup to false, which keeps its history",
             "set it to true first, or drop the feature without truncating history",
         )
     retention = properties.drop_feature_retention
     if retention < _LONGEST_TRANSACTION and options.other_writers != "none":
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             f"{_RETENTION} is {duration_text(retention)}, after which a stalled writer could "
             "still commit",
             "set it to 24 hours or more, or set other_writers to none",
@@ -483,7 +481,3 @@ def ready_after(snapshot: Snapshot, instant: datetime) -> datetime | None:
         return minute + snapshot.properties.drop_feature_retention
     except OverflowError:
         return None
-
-
-def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
-    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

@@ -29,6 +29,7 @@ from delta_maintenance.operations.erasure_report.versions import (
 from delta_maintenance.operations.holds.hold import Hold, Holds
 from delta_maintenance.operations.vacuum import LEAST_RETENTION
 from delta_maintenance.protocol.actions.paths import file_locations
+from delta_maintenance.protocol.columns import one_array
 from delta_maintenance.protocol.statistics.bounds import Mask
 from delta_maintenance.protocol.vacuum import ProtectedPaths
 from delta_maintenance.storage.core.base import Store
@@ -280,8 +281,3 @@ class _Lookup:
 def end_of(hold: Hold) -> datetime:
     """Returns the end of a hold, for their order: one without an end is the last."""
     return hold.until or datetime.max.replace(tzinfo=UTC)
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Returns a column as one array."""
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])

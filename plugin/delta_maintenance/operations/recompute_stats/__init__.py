@@ -110,11 +110,6 @@ class RecomputeStatsPlan(Plan):
     """The estimated number of commits."""
     engine: Literal["local", "spark"] = "local"
 
-    @property
-    def share_without_bounds(self) -> float:
-        """The share of the bytes of the table in files that lack the bounds of any column."""
-        return self.bytes_without_bounds / self.total_bytes if self.total_bytes else 0.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecomputeStatsResult(Result):

@@ -18,7 +18,14 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.vacuum.references import FileReferences
-from delta_maintenance.protocol.columns import booleans, hash_texts, integers, to_bools, valid_texts
+from delta_maintenance.protocol.columns import (
+    booleans,
+    hash_texts,
+    integers,
+    rows_by_group,
+    to_bools,
+    valid_texts,
+)
 from delta_maintenance.protocol.vacuum import (
     Reason,
     VisibilityRules,
@@ -425,12 +432,7 @@ def grouped(paths: pa.ChunkedArray) -> Iterator[tuple[int, npt.NDArray[np.int64]
     if not len(paths):
         return
     hashes = np.concatenate([hash_texts(chunk) for chunk in paths.chunks])
-    group = (hashes >> np.uint64(56)).astype(np.int64)
-    order = np.argsort(group, kind="stable")
-    ends = np.cumsum(np.bincount(group, minlength=GROUPS))
-    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        if end > start:
-            yield number, order[start:end]
+    yield from rows_by_group((hashes >> np.uint64(56)).astype(np.int64), GROUPS)
 
 
 def group_digest(batches: Iterable[pa.Array | pa.ChunkedArray]) -> bytes:

@@ -133,7 +133,7 @@ def require_vacuumable(snapshot: Snapshot) -> None:
     require_writable(snapshot, Operation.VACUUM)
     unread = [p for p in snapshot.properties.problems if "deletedFileRetention" in p]
     if unread:
-        raise _refusal(snapshot, f"a property cannot be read: {unread[0]}", "correct the property")
+        raise snapshot.refusal(f"a property cannot be read: {unread[0]}", "correct the property")
 
 
 class _SurveyRun:
@@ -322,8 +322,7 @@ class _SurveyRun:
                 "the checkpoint contains the age of the files that they removed"
             )
         if longer and not removed.goes_back and min(listing.commits, default=0) > 0:
-            raise _refusal(
-                self.snapshot,
+            raise self.snapshot.refusal(
                 f"the log does not cover the last {duration_text(self.retention)}, so the files "
                 "removed in that time are unknown",
                 "use a shorter retention, or keep the log for longer",
@@ -365,8 +364,7 @@ class _SurveyRun:
                 f"a retention of {duration_text(requested)} is negative", remedy="give zero or more"
             )
         if requested < least and not flags:
-            raise _refusal(
-                self.snapshot,
+            raise self.snapshot.refusal(
                 f"a retention of {duration_text(requested)} is shorter than {duration_text(least)}",
                 "keep the longer one, or give both flags that allow a short retention",
             )
@@ -451,8 +449,7 @@ class _SurveyRun:
 def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
     """Raises `RefusedError` if a newer version has other settings for the deletion of files."""
     if Settings.of(snapshot) != settings:
-        raise _refusal(
-            snapshot,
+        raise snapshot.refusal(
             "the table's retention, partitioning or Iceberg support has just changed",
             "plan again",
         )
@@ -475,7 +472,3 @@ def _large(files: int, size: int, dead: Found) -> str | None:
     if size > dead.live_bytes:
         return f"{count_text(size, 'byte')} would be deleted, and {dead.live_bytes:,} are live"
     return None
-
-
-def _refusal(snapshot: Snapshot, problem: str, remedy: str) -> RefusedError:
-    return RefusedError(problem, table=snapshot.table, version=snapshot.version, remedy=remedy)

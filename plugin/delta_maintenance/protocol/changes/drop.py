@@ -39,6 +39,7 @@ from delta_maintenance.protocol.features.registry import (
     MAX_READER_VERSION,
     MAX_WRITER_VERSION,
     FeatureKind,
+    binds_readers,
     find_feature,
     supported_features,
 )
@@ -75,7 +76,7 @@ def downgraded_protocol(protocol: Protocol, name: str, *, adds: Collection[str] 
             return pair
     before = (*(protocol.writer_features or ()), *(protocol.reader_features or ()))
     ordered = dict.fromkeys([*(item for item in before if item in remaining), *sorted(remaining)])
-    readers = tuple(item for item in ordered if _binds_readers(item))
+    readers = tuple(item for item in ordered if binds_readers(item))
     return replace(
         protocol,
         min_reader_version=reader,
@@ -83,11 +84,6 @@ def downgraded_protocol(protocol: Protocol, name: str, *, adds: Collection[str] 
         reader_features=readers if reader >= MAX_READER_VERSION else None,
         writer_features=tuple(ordered),
     )
-
-
-def _binds_readers(name: str) -> bool:
-    feature = find_feature(name)
-    return feature is not None and feature.kind is FeatureKind.READER_WRITER
 
 
 def _least_reader(name: str) -> int:

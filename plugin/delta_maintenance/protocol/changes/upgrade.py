@@ -22,9 +22,9 @@ from delta_maintenance.protocol.features.registry import (
     FEATURES,
     MAX_READER_VERSION,
     MAX_WRITER_VERSION,
-    FeatureKind,
     Operation,
     TableFeature,
+    binds_readers,
     check_protocol,
     find_feature,
     misplaced_features,
@@ -196,7 +196,7 @@ def _legacy(names: Collection[str], current: Protocol) -> Protocol | None:
 
 def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Protocol:
     """The lowest versions with lists that contain `names` and are not lower than `current`."""
-    reader_features = {name for name in names if _binds_readers(name)}
+    reader_features = {name for name in names if binds_readers(name)}
     needed = 3 if reader_features - {"columnMapping"} else 2 if reader_features else 1
     reader = max(least_reader, needed)
     spelling = {}
@@ -213,7 +213,7 @@ def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Pr
             [
                 n
                 for n in current.reader_features or ()
-                if find_feature(n) is None or _binds_readers(n)
+                if find_feature(n) is None or binds_readers(n)
             ],
             spelling,
         )
@@ -221,11 +221,6 @@ def _listing(names: Collection[str], current: Protocol, least_reader: int) -> Pr
         else None,
         writer_features=_extend_list(names, current.writer_features, spelling),
     )
-
-
-def _binds_readers(name: str) -> bool:
-    feature = find_feature(name)
-    return feature is not None and feature.kind is FeatureKind.READER_WRITER
 
 
 def _extend_list(

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.protocol.actions.model import DomainMetadata, Json, Metadata
+from delta_maintenance.protocol.columns import one_array
 from delta_maintenance.protocol.commit.conflicts import Attempt
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features import in_commit_timestamps
@@ -219,7 +220,7 @@ def _line(name: str, value: Json) -> bytes:
 def _file_lines(action: str, batch: pa.Table) -> Iterator[bytes]:
     for at in range(0, batch.num_rows, _ROWS):
         rows = batch.slice(at, _ROWS)
-        columns = [_one_array(column) for column in rows.columns]
+        columns = [one_array(column) for column in rows.columns]
         objects = _objects(rows.column_names, columns, rows.num_rows)
         texts = pc.binary_join_element_wise(f'{{"{action}":', objects, "}\n", "")
         # The strings of one array are adjacent in its data buffer, so the buffer holds the lines.
@@ -284,7 +285,3 @@ def _quote_texts(texts: pa.Array) -> pa.Array:
 
 def _scalar(value: Any) -> str | None:
     return None if value is None else json.dumps(value, allow_nan=False)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])

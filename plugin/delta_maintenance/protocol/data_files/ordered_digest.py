@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from delta_maintenance.protocol.columns import numbers_of
+from delta_maintenance.protocol.columns import is_large, numbers_of
 
 VERSION = 2
 """Follows that of `row_digest`, so that a digest says which of the two it is."""
@@ -289,15 +289,11 @@ def _plain(values: pa.Array) -> pa.Array:
 
 def _offsets(values: pa.Array) -> npt.NDArray[Any]:
     kind = values.type
-    wide = _is_large(kind) or pa.types.is_large_list(kind)
+    wide = is_large(kind) or pa.types.is_large_list(kind)
     width = np.dtype(np.int64 if wide else np.int32)
     return np.frombuffer(
         values.buffers()[1], width, len(values) + 1, values.offset * width.itemsize
     )
-
-
-def _is_large(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 def _bytes_between(values: pa.Array, start: int, end: int) -> memoryview:
@@ -320,7 +316,7 @@ def _shorten_entries(dictionary: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int
         xxhash.xxh3_128_digest(_bytes_between(dictionary, int(ends[at]), int(ends[at + 1])))
         for at in np.flatnonzero(is_long).tolist()
     ]
-    binary = pa.large_binary() if _is_large(dictionary.type) else pa.binary()
+    binary = pa.large_binary() if is_large(dictionary.type) else pa.binary()
     short = pc.replace_with_mask(
         dictionary.cast(binary), pa.array(is_long), pa.array(digests, binary)
     )

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.columns import Hashes, numbers_of
+from delta_maintenance.protocol.columns import Hashes, is_large, numbers_of
 
 VERSION = 1
 
@@ -293,9 +293,9 @@ class _Bytes(_Column):
 
     def words(self, values: pa.Array) -> Hashes:
         kind = values.type
-        if not (_is_large(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        if not (is_large(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
             values = values.cast(pa.large_binary())
-        width = np.dtype(np.int64 if _is_large(values.type) else np.int32)
+        width = np.dtype(np.int64 if is_large(values.type) else np.int32)
         _, offsets, data = values.buffers()
         ends = np.frombuffer(offsets, width, len(values) + 1, values.offset * width.itemsize)
         text_words = np.empty(len(values), np.uint64)
@@ -459,10 +459,6 @@ def _column(path: tuple[str, ...], kind: pa.DataType) -> _Column:
     if kind.bit_width in _WORDS:
         return _Fixed(path, kind, str(kind))
     raise TypeError(f"rows with values of {kind} have no digest")
-
-
-def _is_large(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
 def _fixed_words(values: pa.Array, word: np.dtype[Any]) -> npt.NDArray[Any]:

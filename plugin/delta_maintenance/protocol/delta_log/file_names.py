@@ -112,9 +112,9 @@ def classic_checkpoint_name(version: int) -> str:
 
 def multipart_checkpoint_name(version: int, number: int, count: int) -> str:
     """`N.checkpoint.o.p.parquet`. `count` must be at least 2; one part is a classic checkpoint."""
-    if count < 2:
-        raise InvalidRequestError("a multi-part checkpoint has at least two parts")
-    return f"{version_prefix(version)}.checkpoint.{_part_of(number, count)}.parquet"
+    if not 1 <= number <= count < 10**10 or count < 2:
+        raise InvalidRequestError(f"a multi-part checkpoint has no part {number} of {count}")
+    return f"{version_prefix(version)}.checkpoint.{number:010d}.{count:010d}.parquet"
 
 
 def uuid_checkpoint_name(version: int, uuid: str, encoding: Encoding) -> str:
@@ -142,14 +142,6 @@ def guarded_names(version: int, txn_id: str) -> tuple[str, str]:
     """
     name = f"{GUARDED_PREFIX}{version_prefix(version)}.{txn_id}"
     return f"{name}.copy", f"{name}.landed"
-
-
-def sidecar_name(version: int, number: int, count: int, uuid: str) -> str:
-    """The name of a sidecar within `_sidecars`; it names the checkpoint it is written for."""
-    return (
-        f"{version_prefix(version)}.checkpoint.{_part_of(number, count)}"
-        f".{_checked_uuid(uuid)}.parquet"
-    )
 
 
 def hadoop_checksum_name(name: str) -> str:
@@ -219,12 +211,6 @@ def _is_valid(file: LogFile) -> bool:
     if file.part is not None and file.parts is not None:
         return 1 <= file.part <= file.parts
     return True
-
-
-def _part_of(number: int, count: int) -> str:
-    if not 1 <= number <= count < 10**10:
-        raise InvalidRequestError(f"a checkpoint has no part {number} of {count}")
-    return f"{number:010d}.{count:010d}"
 
 
 def _checked_uuid(uuid: str) -> str:

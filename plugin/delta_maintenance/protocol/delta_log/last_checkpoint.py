@@ -70,7 +70,7 @@ def parse_hint(data: bytes) -> LastCheckpointHint | None:
             object_pairs_hook=object_with_unique_keys,
             # Kept as text: the checksum uses the number as written, with trailing zeros.
             parse_float=Decimal,
-            parse_constant=_refuse_constant,
+            parse_constant=refuse_constant,
         )
         if not isinstance(value, dict) or not _checksum_matches(value):
             return None
@@ -210,7 +210,8 @@ def _dump(value: Json) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def _refuse_constant(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Raises `ValueError` for NaN and infinity, which Python's parser takes for JSON."""
     raise ValueError(f"{name} is not JSON")
 
 

@@ -98,6 +98,12 @@ def find_feature(name: str) -> TableFeature | None:
     return _BY_NAME.get(name)
 
 
+def binds_readers(name: str) -> bool:
+    """Whether a known feature concerns readers as well as writers."""
+    feature = find_feature(name)
+    return feature is not None and feature.kind is FeatureKind.READER_WRITER
+
+
 def with_requirements(features: Iterable[str]) -> frozenset[str]:
     """`features` and all features that they require, directly or indirectly."""
     required: set[str] = set()

@@ -235,11 +235,6 @@ class CommitText:
     block: FileBlock | None
     """Set if the file action lines are contiguous: makes the next `split` of the file faster."""
 
-    @property
-    def file_line_count(self) -> int:
-        """The number of file action lines, without file actions on lines with other actions."""
-        return len(self.file_line_numbers)
-
 
 def split(
     name: str,

@@ -21,9 +21,7 @@ from delta_maintenance.protocol.columns import booleans, integers, to_bools
 from delta_maintenance.protocol.schema.types import (
     ColumnMappingMode,
     DeltaType,
-    PrimitiveType,
     StructType,
-    UnknownType,
     has_bounds,
     physical_schema,
     to_arrow_type,
@@ -79,17 +77,6 @@ def _nest(leaves: Mapping[Path, pa.DataType]) -> pa.StructType:
     )
 
 
-def unconvertible_columns(
-    schema: StructType, *, partition_columns: Iterable[str], mode: ColumnMappingMode
-) -> tuple[Path, ...]:
-    """Physical paths of the columns whose bounds cannot be converted between the two forms.
-
-    These are variants and unknown types. A checkpoint of a table with such columns keeps the form
-    of its input.
-    """
-    return tuple(_unconvertible(_data_columns(schema, partition_columns, mode), ()))
-
-
 def _data_columns(
     schema: StructType, partition_columns: Iterable[str], mode: ColumnMappingMode
 ) -> StructType:
@@ -111,15 +98,6 @@ def _struct_of(
         if kind is not None:
             leaves.append(pa.field(column.name, kind))
     return pa.struct(leaves) if leaves else None
-
-
-def _unconvertible(struct: StructType, path: Path) -> Iterable[Path]:
-    for column in struct.fields:
-        here = (*path, column.name)
-        if isinstance(column.type, StructType):
-            yield from _unconvertible(column.type, here)
-        elif isinstance(column.type, UnknownType) or column.type == PrimitiveType(name="variant"):
-            yield here
 
 
 _PREFIX = b'{"numRecords":'

@@ -26,7 +26,7 @@ from delta_maintenance.storage.hdfs.client import HdfsClient, HdfsFailure
 from delta_maintenance.storage.hdfs.options import NativeOptions, WebHdfsOptions, parse_options
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 class HdfsPut(ConditionalPut):
@@ -268,9 +268,6 @@ class HdfsStore(DirectoryStore):
             for path, failure in zip(checked, failures, strict=True)
             if failure is not None
         }
-
-    def delete_unchanged(self, files: pa.Table) -> dict[str, StorageError]:
-        return self.delete_many(files["path"].to_pylist())
 
     def remove_empty_directory(self, path: str) -> bool:
         check_path(path)

@@ -25,7 +25,7 @@ from delta_maintenance.errors import (
     StorageError,
 )
 from delta_maintenance.limits import ReadLimits
-from delta_maintenance.protocol.delta_log.file_names import LogFile, checksum_name
+from delta_maintenance.protocol.delta_log.file_names import LogFile, checksum_name, commit_name
 from delta_maintenance.protocol.delta_log.version_checksum import VersionChecksum, parse_checksum
 from delta_maintenance.storage.core.base import FileStatus, Store
 from delta_maintenance.storage.core.streams import StreamingPool
@@ -56,6 +56,11 @@ class LogEntry:
     def path(self) -> str:
         """Relative to the table root."""
         return self.status.path
+
+
+def commit_path(version: int) -> str:
+    """Returns the path of a commit, relative to the root of the table."""
+    return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
 def read_listed(store: Store, listed: FileStatus) -> bytes:

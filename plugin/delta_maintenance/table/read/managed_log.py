@@ -28,7 +28,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
 )
 from delta_maintenance.storage.core.base import FileStatus, Store, WrappedStore
 from delta_maintenance.storage.options import split_reference
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path
 
 if TYPE_CHECKING:
     from delta_maintenance.catalogs.catalog import CatalogTable, ManagedCommit, ManagedState
@@ -85,14 +85,14 @@ class ManagedStore(WrappedStore):
         a later one; None if the later version was only committed since the log was listed.
         """
         stated = self.state.latest_version
-        if stated <= newest or self.stat(_commit_path(stated)) is not None:
+        if stated <= newest or self.stat(commit_path(stated)) is not None:
             return None
         staged = self.staged_files(newest + 1, stated)
         return CorruptTableError(
             f"the catalog states version {stated}, but the log ends at version {newest}; "
             f"{staged or 'there is no staged file that could be the missing commit'}",
             version=stated,
-            file=_commit_path(newest + 1),
+            file=commit_path(newest + 1),
             remedy=LOST_COMMIT if staged else _NO_STAGED_FILE,
         )
 
@@ -121,7 +121,7 @@ class ManagedStore(WrappedStore):
             self._state, self._unreadable = state, unreadable
         staged = [
             FileStatus(
-                path=_commit_path(commit.version),
+                path=commit_path(commit.version),
                 size=commit.size,
                 modified_ms=commit.modified_ms,
             )
@@ -232,10 +232,6 @@ class _StateOf:
                 remedy="report the version of the catalog; this release cannot read the table",
             )
         return state
-
-
-def _commit_path(version: int) -> str:
-    return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
 def _staged_path(commit: ManagedCommit) -> str:

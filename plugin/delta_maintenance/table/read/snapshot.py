@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance import clock
-from delta_maintenance.errors import CorruptTableError, table_text
+from delta_maintenance.errors import CorruptTableError, RefusedError, table_text
 from delta_maintenance.lazy import read_once
 from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
@@ -106,6 +106,10 @@ class Snapshot:
     def version(self) -> int:
         """The version of the table."""
         return self.log.segment.version
+
+    def refusal(self, problem: str, remedy: str) -> RefusedError:
+        """Returns the error of an operation that must not run on this version."""
+        return RefusedError(problem, table=self.table, version=self.version, remedy=remedy)
 
     @property
     def timestamp(self) -> datetime | None:

@@ -136,16 +136,7 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
     Takes one request. `checksums` are entries of the log; other files among them are ignored.
     """
     segment, checkpoint = snapshot.log.segment, snapshot.log.checkpoint
-    newest = max(
-        (
-            entry
-            for entry in checksums
-            if entry.file.kind is LogFileKind.CHECKSUM
-            and segment.base_version <= (entry.file.version or 0) <= segment.version
-        ),
-        key=lambda entry: entry.file.version or 0,
-        default=None,
-    )
+    newest = _newest_checksum(checksums, segment)
     compacted = any(entry.file.end_version is not None for entry in segment.tail)
     too_long = sum(entry.status.size for entry in segment.tail) > MOST_TAIL_BYTES
     if checkpoint is None or newest is None or compacted or too_long:
@@ -167,10 +158,9 @@ def stated_sizes(snapshot: Snapshot, checksums: Iterable[LogEntry]) -> StatedSiz
     return _brought_forward(snapshot, stated, changes, at)
 
 
-def _summarize(store: Store) -> TableSummary | None:
-    entries, listing, oldest = _list_log(store)
-    segment = choose_segment(listing)
-    newest = max(
+def _newest_checksum(entries: Iterable[LogEntry], segment: LogSegment) -> LogEntry | None:
+    """Returns the newest of the checksums for a version of the segment."""
+    return max(
         (
             entry
             for entry in entries
@@ -180,6 +170,12 @@ def _summarize(store: Store) -> TableSummary | None:
         key=lambda entry: entry.file.version or 0,
         default=None,
     )
+
+
+def _summarize(store: Store) -> TableSummary | None:
+    entries, listing, oldest = _list_log(store)
+    segment = choose_segment(listing)
+    newest = _newest_checksum(entries, segment)
     compacted = any(entry.file.end_version is not None for entry in segment.tail)
     if newest is None or compacted or segment.last_commit is None:
         return None

@@ -43,7 +43,13 @@ from delta_maintenance.protocol.schema.column_mapping import COLUMN_ID, PHYSICAL
 from delta_maintenance.protocol.schema.types import column_mapping_mode, parse_schema, walk
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.evidence.overwritten_commits import describe_loss, states_of
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_ahead, read_hint
+from delta_maintenance.table.read.log_file import (
+    LOG_DIRECTORY,
+    LogEntry,
+    commit_path,
+    read_ahead,
+    read_hint,
+)
 from delta_maintenance.table.read.log_inventory import LogInventory
 from delta_maintenance.table.read.managed_log import LOST_COMMIT, ManagedStore
 from delta_maintenance.table.read.segment import LogListing
@@ -130,7 +136,7 @@ def check_gaps(
             "log-gap",
             f"the commits before {oldest} are missing, and no readable checkpoint replaces them",
             version=oldest,
-            path=_commit_path(oldest - 1),
+            path=commit_path(oldest - 1),
         )
     for first_missing, end in version_gaps(
         [*listing.commits, *checkpoints, last_version], first=oldest
@@ -145,7 +151,7 @@ def check_gaps(
             "log-gap" if history is None else "history-gap",
             f"{commits} missing; {staged}" if staged else f"{commits} missing",
             version=first_missing,
-            path=_commit_path(first_missing),
+            path=commit_path(first_missing),
             remedy=LOST_COMMIT if staged and history is None else None,
         )
     for checkpoint in listing.checkpoints:
@@ -163,7 +169,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
     unknown: Counter[str] = Counter()
     first_met: dict[str, int] = {}
     for fact in history.commits:
-        path = _commit_path(fact.version)
+        path = commit_path(fact.version)
         for name in sorted(fact.actions.repeated):
             problem = f"the commit contains two actions for {name}"
             findings.add("repeated-action", problem, version=fact.version, path=path)
@@ -175,7 +181,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
             "unknown-action",
             f"the unknown action {name}, in {count_text(count, 'commit')} from this one on",
             version=first_met[name],
-            path=_commit_path(first_met[name]),
+            path=commit_path(first_met[name]),
         )
     for breach in history.files.violations(root=root):
         others = f" and {breach.count - 1} others" if breach.count > 1 else ""
@@ -183,7 +189,7 @@ def check_commits(history: LogHistory, findings: Findings, *, root: str) -> None
             breach.rule,
             f"{_BREACHES[breach.rule]} {breach.path}{others}",
             version=breach.version,
-            path=_commit_path(breach.version),
+            path=commit_path(breach.version),
         )
     _check_times(history, findings)
 
@@ -230,7 +236,7 @@ def _check_times(history: LogHistory, findings: Findings) -> None:
                 "commit"
             )
         if problem is not None:
-            path = _commit_path(version)
+            path = commit_path(version)
             findings.add("in-commit-timestamp", problem, version=version, path=path)
         previous = time if time is not None else previous
 
@@ -241,10 +247,6 @@ _BREACHES = {
     "remove-of-absent-file": "the commit removes a file that was not live:",
     "two-live-vectors": "the commit leaves live with two deletion vectors",
 }
-
-
-def _commit_path(version: int) -> str:
-    return f"{LOG_DIRECTORY}/{commit_name(version)}"
 
 
 def is_old(entry: LogEntry, now: datetime) -> bool:
@@ -277,7 +279,7 @@ def check_mapping(history: LogHistory, findings: Findings) -> None:
                     f"the columns with the IDs {before} and {number} have the same physical name "
                     f"{'.'.join(path)}",
                     version=version,
-                    path=_commit_path(version),
+                    path=commit_path(version),
                 )
         earlier_paths |= columns
 
