@@ -3,6 +3,7 @@
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
 import asyncio
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -325,7 +326,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             if self._last_state is not None:
                 state_path.write_text(self._last_state)
             raise
-        state_path.write_text(found_tables.dump())
+        state_path.write_text(json.dumps(found_tables.to_json()))
 
     def build_defs_from_state(
         self, context: dg.ComponentLoadContext, state_path: Path | None
@@ -337,7 +338,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             tables=(*policy.named_tables, *(() if ledger is None else (ledger,)))
         )
         if state_path is not None:
-            found_tables = FoundTables.parse(state_path.read_text())
+            found_tables = FoundTables.from_json(json.loads(state_path.read_text()))
         self._require_known_options(found_tables.tables)
         tables = [
             self._table(table, policy, kept=table.name in found_tables.kept)

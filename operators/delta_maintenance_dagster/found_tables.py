@@ -13,6 +13,7 @@ from dagster.components.utils.project_paths import get_local_state_path
 from dagster_shared.serdes.objects.models.defs_state_info import DefsStateManagementType
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.record import Record
 from delta_maintenance.policies.definition.policy import Policy, PolicyTable
 
 if TYPE_CHECKING:
@@ -22,35 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundTables:
+class FoundTables(Record):
     """What a refresh found. All loads until the next one are built from it."""
 
     tables: tuple[PolicyTable, ...] = ()
-    kept: frozenset[str] = frozenset()
+    kept: tuple[str, ...] = ()
     """The names of tables that were not found again, because their catalog or pattern failed: they
     are as in the refresh before."""
     problems: tuple[str, ...] = ()
     """The catalogs, their parts, and the patterns that failed; one line each."""
-
-    @classmethod
-    def parse(cls, text: str) -> "FoundTables":
-        """Parses the state."""
-        value = json.loads(text)
-        return cls(
-            tables=tuple(PolicyTable.from_json(table) for table in value["tables"]),
-            kept=frozenset(value["kept"]),
-            problems=tuple(value["problems"]),
-        )
-
-    def dump(self) -> str:
-        """Returns the state as text."""
-        return json.dumps(
-            {
-                "tables": [table.to_json() for table in self.tables],
-                "kept": sorted(self.kept),
-                "problems": self.problems,
-            }
-        )
 
 
 def find_tables(
@@ -82,7 +63,7 @@ def find_tables(
         _log.warning("the tables of these %s; %d tables are kept", then, len(retained_tables))
     return FoundTables(
         tables=(*discovery.tables, *retained_tables.values()),
-        kept=frozenset(retained_tables),
+        kept=tuple(sorted(retained_tables)),
         problems=problems,
     )
 
@@ -111,7 +92,7 @@ def last_state(config: DefsStateConfig, project_root: Path) -> str | None:
 def known(text: str | None) -> FoundTables | None:
     """Parses the state of an earlier refresh; None if it is of another version of this package."""
     try:
-        return None if text is None else FoundTables.parse(text)
-    except (ValueError, KeyError, TypeError, InvalidRequestError):
+        return None if text is None else FoundTables.from_json(json.loads(text))
+    except (ValueError, InvalidRequestError):
         _log.warning("the state of the last refresh cannot be read and is not used")
         return None

@@ -19,8 +19,12 @@ from hypothesis import strategies as st
 
 from delta_maintenance.protocol.actions import Protocol
 from delta_maintenance.protocol.schema import column_mapping_mode, parse_schema
-from delta_maintenance.protocol.schema.column_mapping import physical_schema
-from delta_maintenance.protocol.schema.types import PrimitiveType, StructType, UnknownType
+from delta_maintenance.protocol.schema.types import (
+    PrimitiveType,
+    StructType,
+    UnknownType,
+    physical_schema,
+)
 from delta_maintenance.protocol.statistics.as_json import (
     align_statistics,
     num_records,

@@ -6,7 +6,7 @@ the data files ("Column Mapping", "Type Widening").
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -107,21 +107,28 @@ def _other_names(
 ) -> bool:
     for item, at in stored.find(expected, fields):
         if at is not None and (
-            fields[at].name != item.name or _other_names_inside(fields[at].type, item.type, stored)
+            fields[at].name != item.name
+            or _differs(fields[at].type, item.type, stored, _other_names)
         ):
             return True
     return False
 
 
-def _other_names_inside(kind: pa.DataType, expected: DeltaType, stored: StoredColumns) -> bool:
+def _differs(
+    kind: pa.DataType,
+    expected: DeltaType,
+    stored: StoredColumns,
+    fields_differ: Callable[[Sequence[pa.Field], Sequence[StructField], StoredColumns], bool],
+) -> bool:
+    """Whether `fields_differ` of any of the outermost structs in a type."""
     match expected:
         case StructType(fields=fields) if pa.types.is_struct(kind):
-            return _other_names(list(kind), fields, stored)
+            return fields_differ(list(kind), fields, stored)
         case ArrayType(element=element) if is_list(kind):
-            return _other_names_inside(kind.value_type, element, stored)
+            return _differs(kind.value_type, element, stored, fields_differ)
         case MapType(key=key, value=value) if pa.types.is_map(kind):
-            return _other_names_inside(kind.key_type, key, stored) or _other_names_inside(
-                kind.item_type, value, stored
+            return _differs(kind.key_type, key, stored, fields_differ) or _differs(
+                kind.item_type, value, stored, fields_differ
             )
     return False
 
@@ -150,20 +157,9 @@ def _others(
     columns = {at: item for item, at in stored.find(expected, fields) if at is not None}
     if len(columns) < len(fields):
         return True
-    return any(_others_inside(fields[at].type, item.type, stored) for at, item in columns.items())
-
-
-def _others_inside(kind: pa.DataType, expected: DeltaType, stored: StoredColumns) -> bool:
-    match expected:
-        case StructType(fields=fields) if pa.types.is_struct(kind):
-            return _others(list(kind), fields, stored)
-        case ArrayType(element=element) if is_list(kind):
-            return _others_inside(kind.value_type, element, stored)
-        case MapType(key=key, value=value) if pa.types.is_map(kind):
-            return _others_inside(kind.key_type, key, stored) or _others_inside(
-                kind.item_type, value, stored
-            )
-    return False
+    return any(
+        _differs(fields[at].type, item.type, stored, _others) for at, item in columns.items()
+    )
 
 
 def _ids(kind: DeltaType) -> Iterator[int]:

@@ -7,7 +7,6 @@ import io
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter, thread_time
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from delta_maintenance.errors import FullStoreError, StorageError
@@ -116,12 +115,7 @@ class StreamingPool(ThreadPoolExecutor):
     being started and holds the lock that waiting for a thread needs.
     """
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.shutdown(wait=kind is not GeneratorExit, cancel_futures=True)
 
 

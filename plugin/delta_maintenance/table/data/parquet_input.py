@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
-from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 import numpy as np
@@ -143,12 +142,7 @@ class ParquetInput:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
