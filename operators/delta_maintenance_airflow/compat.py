@@ -26,17 +26,7 @@ except ImportError:
     # Until 3.1 these were not part of the SDK.
     from airflow.stats import Stats
 
-__all__ = [
-    "HAS_TASK_STATE",
-    "AirflowException",
-    "AirflowFailException",
-    "AirflowSkipException",
-    "Stats",
-    "asset_states",
-    "default_deferrable",
-    "mask",
-    "mask_async",
-]
+__all__ = ["AirflowException", "AirflowFailException", "AirflowSkipException", "Stats"]
 
 HAS_TASK_STATE = hasattr(sdk, "ResumableJobMixin")
 """Whether a try of a task can read the state that an earlier try stored: since 3.3."""

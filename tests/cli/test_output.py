@@ -9,14 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.cli.output import (
-    ProgressLine,
-    count_text,
-    print_fields,
-    print_named,
-    printable,
-    size_text,
-)
+from delta_maintenance.cli.output import ProgressLine, print_fields, print_named
+from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.facts import count_text, size_text
 
 
 class Terminal(io.StringIO):

@@ -25,11 +25,12 @@ from delta_maintenance.cli.arguments import (
     key_value,
     open_table,
 )
-from delta_maintenance.cli.output import ProgressLine, print_facts, print_json, printable, warn
+from delta_maintenance.cli.output import ProgressLine, print_facts, print_json, warn
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
 from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.outcome import Outcome

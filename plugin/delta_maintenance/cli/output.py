@@ -27,7 +27,7 @@ from delta_maintenance.operations.core.documents import (
     printable,
     without_controls,
 )
-from delta_maintenance.operations.core.facts import Facts, count_text, shown, size_text
+from delta_maintenance.operations.core.facts import Facts, shown
 from delta_maintenance.operations.core.logged_progress import ProgressText, amount_text
 from delta_maintenance.redaction import redact
 
@@ -36,24 +36,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from delta_maintenance.table.progress import Unit
-
-__all__ = [
-    "ProgressLine",
-    "count_text",
-    "logging_to_stderr",
-    "print_facts",
-    "print_fields",
-    "print_json",
-    "print_lines",
-    "print_named",
-    "print_table",
-    "printable",
-    "say",
-    "say_traceback",
-    "size_text",
-    "warn",
-    "without_controls",
-]
 
 _PIPED_WIDTH = 1 << 16
 """The width if stdout is not a terminal: lines are not wrapped, for `grep` and for logs."""

@@ -16,18 +16,12 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address, is_catalog_name
-from delta_maintenance.cli.output import (
-    count_text,
-    print_lines,
-    print_table,
-    printable,
-    say,
-    size_text,
-    warn,
-)
+from delta_maintenance.cli.output import print_lines, print_table, say, warn
 from delta_maintenance.cli.policy_tables import PolicyTables
 from delta_maintenance.cli.starter_policy import UNSTATED, ScannedPlace, policy_for_places
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.table.commit.other_writers import is_delta_spark
 
 if TYPE_CHECKING:

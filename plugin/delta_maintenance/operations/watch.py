@@ -27,17 +27,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_watch import LogWatch, PollSpentError, Sighting
 from delta_maintenance.table.read.managed_log import managed_log
 
-__all__ = [
-    "CommitCount",
-    "CommitFilter",
-    "LogWatch",
-    "Sighting",
-    "Wait",
-    "WaitCondition",
-    "WaitProgress",
-    "current_properties",
-    "open_watched",
-]
+__all__ = ["LogWatch", "Sighting"]
 
 PositionT = TypeVar("PositionT", bound=Position)
 

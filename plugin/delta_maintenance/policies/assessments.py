@@ -36,7 +36,7 @@ from delta_maintenance.policies.models import Assessment, RunResult
 from delta_maintenance.policies.state_files import ENTRY_SUFFIX, pattern_file, table_file
 from delta_maintenance.storage import FileStatus, Store, open_store
 
-__all__ = ["HISTORY", "AssessmentEntry", "AssessmentStore", "PastRun", "UnreadableEntry"]
+__all__ = ["HISTORY", "AssessmentEntry", "PastRun", "UnreadableEntry"]
 
 _TURNS = 5
 _logger = logging.getLogger(__name__)

@@ -18,14 +18,7 @@ from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.policies.measuring import Cost, TableState
 
-__all__ = [
-    "AssessedOperation",
-    "Assessment",
-    "LastRun",
-    "MaintainedVersion",
-    "OperationOutcome",
-    "RunResult",
-]
+__all__ = ["AssessedOperation", "LastRun"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,13 +22,7 @@ from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.log_view import EXAMINE
 from delta_maintenance.table.read.snapshot import Snapshot
 
-__all__ = [
-    "EXAMINE",
-    "FileRules",
-    "require_consistent",
-    "require_proved",
-    "require_writable",
-]
+__all__ = ["EXAMINE"]
 
 _LARGEST = 2**63 - 1
 

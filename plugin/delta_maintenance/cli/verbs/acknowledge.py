@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
-from delta_maintenance.cli.output import print_json, printable
+from delta_maintenance.cli.output import print_json
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.documents import printable
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.acknowledgements import Acknowledgement

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import Verbs
 from delta_maintenance.cli.output import (
-    count_text,
     print_json,
     print_lines,
     print_named,
     print_table,
     say,
-    size_text,
     warn,
 )
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.facts import count_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

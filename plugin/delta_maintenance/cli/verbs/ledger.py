@@ -8,18 +8,11 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
-from delta_maintenance.cli.output import (
-    count_text,
-    print_json,
-    print_lines,
-    print_named,
-    say,
-    size_text,
-    warn,
-)
+from delta_maintenance.cli.output import print_json, print_lines, print_named, say, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, storage_options_of
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.given_options import parse_duration
 
 if TYPE_CHECKING:

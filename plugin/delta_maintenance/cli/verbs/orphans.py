@@ -8,11 +8,12 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import Verbs, add_verb
-from delta_maintenance.cli.output import count_text, print_json, printable, say, size_text
+from delta_maintenance.cli.output import print_json, say
 from delta_maintenance.cli.policy_tables import storage_options_of
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.facts import instant_text
+from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.facts import count_text, instant_text, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

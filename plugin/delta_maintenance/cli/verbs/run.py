@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
-from delta_maintenance.cli.output import ProgressLine, count_text, print_json, print_named, warn
+from delta_maintenance.cli.output import ProgressLine, print_json, print_named, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.table.commit.other_writers import OtherWriters

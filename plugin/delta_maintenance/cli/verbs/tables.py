@@ -7,9 +7,11 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import Verbs
-from delta_maintenance.cli.output import count_text, print_json, printable, say
+from delta_maintenance.cli.output import print_json, say
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.verbs.assess import worst
+from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.facts import count_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

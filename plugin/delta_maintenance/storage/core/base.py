@@ -87,7 +87,7 @@ class OldVersions(Protocol):
 SOFT_DELETED = "it is soft-deleted, so that only restoring it makes its content readable"
 
 
-__all__ = ["FileStatus", "Put", "Store"]
+__all__ = ["FileStatus"]
 
 
 class Put(Enum):

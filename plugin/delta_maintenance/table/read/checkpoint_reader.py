@@ -47,14 +47,7 @@ from delta_maintenance.table.read.actions_file import (
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, read_text
 from delta_maintenance.table.read.segment import CheckpointFiles
 
-__all__ = [
-    "FILE_COLUMNS",
-    "Checkpoint",
-    "CheckpointPart",
-    "FileActionBatch",
-    "UnusableCheckpointError",
-    "read_part",
-]
+__all__ = ["FILE_COLUMNS", "FileActionBatch", "UnusableCheckpointError"]
 
 _SINGLES = (
     "protocol",
