@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -56,6 +56,13 @@ def text_bytes(texts: pa.Array) -> npt.NDArray[np.uint8]:
         return np.empty(0, np.uint8)
     ends = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]]
     return np.frombuffer(data, np.uint8)[ends[0] : ends[1]]
+
+
+def column_of(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
+    """Returns a column of a batch; nulls of its type if the batch does not have it."""
+    if name in batch.column_names:
+        return batch[name]
+    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:

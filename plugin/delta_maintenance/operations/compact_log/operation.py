@@ -104,12 +104,7 @@ def apply(
             engine=plan.engine,
             notes=(plan.reason, *plan.notes),
         )
-    if plan.engine == "spark" and context.engine is None:
-        raise InvalidRequestError(
-            "the plan requires Spark, and this process has no session",
-            table=plan.table,
-            remedy="submit the Spark job, or plan with --engine local (engine)",
-        )
+    context.require_engine(plan)
     require_writable(snapshot or table.snapshot(), Operation.COMPACT_LOG)
     commits = _commits(table, plan, snapshot)
     done: list[CompactedWindow] = []

@@ -25,7 +25,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     REMOVE_TYPES,
     concat,
 )
-from delta_maintenance.protocol.columns import booleans
+from delta_maintenance.protocol.columns import booleans, column_of
 from delta_maintenance.protocol.data_files.layout import required_columns
 from delta_maintenance.protocol.delta_log.file_history import (
     COMPARED_FIELDS,
@@ -44,7 +44,7 @@ from delta_maintenance.protocol.ndjson.split import (
 from delta_maintenance.protocol.row_tracking.backfill import RowIdAudit, RowIdFindings
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.progress import Progress
-from delta_maintenance.table.read.active_files import column_of, record_counts
+from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead, read_listed
 from delta_maintenance.table.read.partition_codes import partition_texts

@@ -19,7 +19,7 @@ from delta_maintenance.operations.backfill_row_ids.batches import in_batches
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LogHistory
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, logical_file_keys
-from delta_maintenance.protocol.columns import booleans, integers, to_bools
+from delta_maintenance.protocol.columns import booleans, column_of, integers, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.statistics.as_json import render_statistics
 from delta_maintenance.protocol.statistics.audit import (
@@ -33,7 +33,6 @@ from delta_maintenance.protocol.statistics.comparison import compare_column
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.data.data_file_reader import SourceFile, row_statistics
 from delta_maintenance.table.data.footers import FooterReader, FooterStatistics
-from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _FILES_PER_PART = 50_000

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.columns import column_of
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
 from delta_maintenance.protocol.schema.types import (
     DeltaType,
@@ -31,7 +32,7 @@ from delta_maintenance.protocol.statistics.bounds import (
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns
 from delta_maintenance.protocol.statistics.stats import selected_statistics
 from delta_maintenance.table.parallel import in_parallel
-from delta_maintenance.table.read.active_files import ActiveFiles, column_of
+from delta_maintenance.table.read.active_files import ActiveFiles
 from delta_maintenance.table.read.partition_codes import partition_codes, partition_texts
 from delta_maintenance.table.read.snapshot import Snapshot
 

@@ -26,7 +26,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
 )
 from delta_maintenance.protocol.actions.paths import PathAudit
-from delta_maintenance.protocol.columns import integers, to_bools
+from delta_maintenance.protocol.columns import column_of, integers, to_bools
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
 from delta_maintenance.protocol.data_files.other_columns import (
     holds_other_columns,
@@ -382,12 +382,7 @@ def _together(
     )
 
 
-def _column(
-    batch: pa.Table, name: str, types: Mapping[str, pa.DataType] = _TYPES
-) -> pa.ChunkedArray:
-    if name in batch.column_names:
-        return batch[name]
-    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])
+_column = partial(column_of, types=_TYPES)
 
 
 _FILES = pa.schema(

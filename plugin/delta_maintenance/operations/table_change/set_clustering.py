@@ -36,6 +36,7 @@ from delta_maintenance.protocol.actions.file_columns import STRING_MAP
 from delta_maintenance.protocol.actions.model import DomainMetadata
 from delta_maintenance.protocol.changes.enable import TableChange
 from delta_maintenance.protocol.changes.upgrade import upgraded_protocol
+from delta_maintenance.protocol.columns import column_of
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.clustering import DOMAIN, clustering_configuration
 from delta_maintenance.protocol.schema.types import to_arrow_type
@@ -47,7 +48,6 @@ from delta_maintenance.protocol.statistics.clustering import (
     require_allowed,
 )
 from delta_maintenance.protocol.statistics.ranks import file_bounds
-from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.writable import require_proved

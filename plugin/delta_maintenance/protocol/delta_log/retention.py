@@ -77,12 +77,18 @@ def commit_times(modified_ms: Mapping[int, int], *, now_ms: int) -> dict[int, in
     is not newer than the one before counts as one millisecond newer. An impossible time counts as
     now, which keeps the commit and all later ones.
     """
+    return increasing_times(
+        {version: time if time > 0 else now_ms for version, time in modified_ms.items()}
+    )
+
+
+def increasing_times(modified_ms: Mapping[int, int]) -> dict[int, int]:
+    """The times by version; one that is not greater than the one before is a millisecond later."""
     times: dict[int, int] = {}
-    previous: int | None = None
     for version in sorted(modified_ms):
-        time = modified_ms[version] if modified_ms[version] > 0 else now_ms
-        previous = time if previous is None else max(time, previous + 1)
-        times[version] = previous
+        earlier = next(reversed(times.values()), None)
+        time = modified_ms[version]
+        times[version] = time if earlier is None else max(time, earlier + 1)
     return times
 
 

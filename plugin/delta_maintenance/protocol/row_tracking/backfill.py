@@ -8,6 +8,7 @@ unchanged. Row counts are physical, including rows that a deletion vector marks.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
-from delta_maintenance.protocol.columns import booleans, to_bools
+from delta_maintenance.protocol.columns import booleans, column_of, to_bools
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.row_ids import overlapping
 from delta_maintenance.protocol.statistics.as_json import (
@@ -185,10 +186,7 @@ class RowIdAudit:
         return int(shared[0]) if len(shared) else None
 
 
-def _column(batch: pa.Table, name: str) -> pa.ChunkedArray:
-    if name in batch.column_names:
-        return batch[name]
-    return pa.chunked_array([pa.nulls(batch.num_rows, ADD_TYPES[name])])
+_column = partial(column_of, types=ADD_TYPES)
 
 
 def _parsed_counts(parsed: pa.StructArray) -> pa.Int64Array:

@@ -9,7 +9,7 @@ by their values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -179,11 +179,14 @@ def prove_positions(
         run = done.runs[number]
         positions[run.output] = positions.get(run.output, BitMap64()) | moved
         source = done.bin.sources[number]
-        expected[run.output] += _sums_at(sources, source, gone, digest, partition)
+        for hashes in _hashes_at(sources, source, gone, digest, partition):
+            expected[run.output] += row_sums(hashes)
     for number, rows in positions.items():
         output, path = done.outputs[number], done.paths[number]
         file = _as_source(output.name, path, output.rows, None, spec, done)
-        output_sums = _sums_at(outputs, file, rows, digest, partition)
+        output_sums = RowSums()
+        for hashes in _hashes_at(outputs, file, rows, digest, partition):
+            output_sums += row_sums(hashes)
         if output_sums != expected[number]:
             raise VerificationError(
                 f"the rows to delete from the new file are not those that were deleted from its "
@@ -292,14 +295,12 @@ def _hashes_at(
     rows: BitMap64,
     digest: RowDigest,
     partition: Mapping[str, str | None],
-) -> list[Hashes]:
-    """Returns the hashes of the rows at these physical positions, in parts."""
-    row_hashes = []
+) -> Iterator[Hashes]:
+    """Yields the hashes of the rows at these physical positions."""
     for file_rows in reader.read(file, holding=rows):
         places = deleted_between(rows, file_rows.first, file_rows.batch.num_rows)
         if len(places):
-            row_hashes.append(digest.hashes(file_rows.batch.take(pa.array(places)), partition))
-    return row_hashes
+            yield digest.hashes(file_rows.batch.take(pa.array(places)), partition)
 
 
 def _take(
@@ -324,25 +325,10 @@ def _sums_of(store: Store, done: RewrittenBin, late: LateDeletions, spec: Rewrit
     """Computes the digest of the rows that were deleted since, from the sources."""
     layout, partition = spec.files.layout, dict(done.bin.partition_values)
     digest, reader = RowDigest(layout.schema), DataFileReader(store, layout)
-    row_sums = RowSums()
-    for number, gone in late.by_source.items():
-        row_sums += _sums_at(reader, done.bin.sources[number], gone, digest, partition)
-    return row_sums
-
-
-def _sums_at(
-    reader: DataFileReader,
-    file: SourceFile,
-    rows: BitMap64,
-    digest: RowDigest,
-    partition: Mapping[str, str | None],
-) -> RowSums:
-    """Computes the digest of the rows at these physical positions."""
     sums = RowSums()
-    for file_rows in reader.read(file, holding=rows):
-        places = deleted_between(rows, file_rows.first, file_rows.batch.num_rows)
-        if len(places):
-            sums += row_sums(digest.hashes(file_rows.batch.take(pa.array(places)), partition))
+    for number, gone in late.by_source.items():
+        for hashes in _hashes_at(reader, done.bin.sources[number], gone, digest, partition):
+            sums += row_sums(hashes)
     return sums
 
 

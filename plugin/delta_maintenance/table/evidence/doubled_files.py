@@ -24,10 +24,10 @@ from delta_maintenance.protocol.actions.file_columns import (
     logical_file_keys,
 )
 from delta_maintenance.protocol.actions.paths import PathAudit, intended_locations
-from delta_maintenance.protocol.columns import booleans, to_bools
+from delta_maintenance.protocol.columns import booleans, column_of, to_bools
 from delta_maintenance.protocol.delta_log.file_history import FileActions, FileHistory
 from delta_maintenance.protocol.delta_log.retention import start_of_run
-from delta_maintenance.table.read.active_files import ActiveFiles, column_of, view_keys
+from delta_maintenance.table.read.active_files import ActiveFiles, view_keys
 from delta_maintenance.table.read.log_file import LogEntry
 from delta_maintenance.table.read.log_reader import LogTail, TailBatch
 from delta_maintenance.table.read.segment import list_log

@@ -7,7 +7,7 @@ see of the files: one row per file, with the documented fields.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     deletion_vector_ids,
     logical_file_keys,
 )
-from delta_maintenance.protocol.columns import Hashes, booleans, hash_texts
+from delta_maintenance.protocol.columns import Hashes, booleans, column_of, hash_texts
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.statistics.as_json import num_records
 from delta_maintenance.protocol.statistics.stats import stated_row_counts
@@ -244,10 +244,3 @@ def record_counts(
             else pa.nulls(len(chunk), pa.int64())
         )
     return pc.coalesce(counts, pa.chunked_array(parsed, pa.int64()))
-
-
-def column_of(batch: pa.Table, name: str, types: Mapping[str, pa.DataType]) -> pa.ChunkedArray:
-    """Returns a column of a batch; nulls of its type if the batch does not have it."""
-    if name in batch.column_names:
-        return batch[name]
-    return pa.chunked_array([pa.nulls(batch.num_rows, types[name])])

@@ -25,7 +25,11 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.protocol.actions.model import CommitInfo, Json
-from delta_maintenance.protocol.delta_log.retention import commit_times, newest_not_after
+from delta_maintenance.protocol.delta_log.retention import (
+    commit_times,
+    increasing_times,
+    newest_not_after,
+)
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
 from delta_maintenance.storage.core.base import Store
@@ -108,13 +112,9 @@ def adjusted_times(listing: LogListing) -> dict[int, int]:
     As in Delta Spark, a file that is not newer than the previous one counts as one millisecond
     newer.
     """
-    times: dict[int, int] = {}
-    previous: int | None = None
-    for version in sorted(listing.commits):
-        modified = listing.commits[version].status.modified_ms
-        previous = modified if previous is None else max(modified, previous + 1)
-        times[version] = previous
-    return times
+    return increasing_times(
+        {version: entry.status.modified_ms for version, entry in listing.commits.items()}
+    )
 
 
 def version_at(store: Store, instant_ms: int, enablement: Enablement) -> int:

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
-from delta_maintenance.protocol.columns import integers, to_bools
+from delta_maintenance.protocol.columns import column_of, integers, to_bools
 from delta_maintenance.protocol.schema.partition_values import canonical_texts
 from delta_maintenance.protocol.schema.types import DeltaType, parse_schema
-from delta_maintenance.table.read.active_files import column_of
 from delta_maintenance.table.read.snapshot import Snapshot
 
 Numbers = npt.NDArray[np.int64]

@@ -27,13 +27,13 @@ from delta_maintenance.protocol.actions.file_columns import (
     empty,
 )
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
+from delta_maintenance.protocol.columns import column_of
 from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.schema.contradictions import contradictions
 from delta_maintenance.table.parallel import in_parallel
 from delta_maintenance.table.read.active_files import (
     ActiveFiles,
     FileCounts,
-    column_of,
     file_view,
     tombstone_view,
     view_keys,
