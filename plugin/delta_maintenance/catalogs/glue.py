@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -79,7 +79,7 @@ class GlueFailure(RequestFailure):
 
 
 class GlueClient:
-    """Sends requests to Glue. Thread-safe. `sleep` takes seconds.
+    """Sends requests to Glue. Thread-safe.
 
     `options` are those of `SECRETS` and `PLACES`; botocore looks up missing values as usual.
     """
@@ -90,8 +90,6 @@ class GlueClient:
         *,
         endpoint: str | None,
         connections: int,
-        pauses: Sequence[float] = PAUSES,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         try:
             # Imported here, because loading it takes time and only this kind needs it.
@@ -103,7 +101,7 @@ class GlueClient:
                 "the catalog AWS Glue needs the package botocore",
                 remedy="install delta-maintenance[glue]",
             ) from error
-        self._pauses, self._sleep = pauses, sleep
+        self._pauses = PAUSES
         self._secrets = [options[name] for name in SECRETS if name in options]
         self._counting = threading.Lock()
         self.requests = 0
@@ -153,7 +151,7 @@ class GlueClient:
                 failure = self._failure(error)
             raise failure
 
-        return patiently(attempt, self._sleep, self._pauses)
+        return patiently(attempt, time.sleep, self._pauses)
 
     def close(self) -> None:
         """Closes the connections."""

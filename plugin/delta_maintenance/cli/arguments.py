@@ -45,8 +45,6 @@ class ArgumentParser(argparse.ArgumentParser):
 
     json_help = ""
     """The help of the common option `--json`."""
-    opens_stores = True
-    """Whether the options of stores are among the common ones."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
@@ -58,17 +56,16 @@ class ArgumentParser(argparse.ArgumentParser):
         verb's own.
         """
         common = self.add_argument_group("common options")
-        if self.opens_stores:
-            common.add_argument(
-                "--storage-option",
-                dest="storage_options",
-                metavar="K=V",
-                action="append",
-                default=[],
-                type=key_value,
-                help=_STORAGE_HELP.replace("\n", " "),
-            )
-            common.add_argument("--log-memory", metavar="SIZE", help=_LOG_MEMORY_HELP)
+        common.add_argument(
+            "--storage-option",
+            dest="storage_options",
+            metavar="K=V",
+            action="append",
+            default=[],
+            type=key_value,
+            help=_STORAGE_HELP.replace("\n", " "),
+        )
+        common.add_argument("--log-memory", metavar="SIZE", help=_LOG_MEMORY_HELP)
         common.add_argument("--json", action="store_true", help=self.json_help)
         common.add_argument(
             "-v", "--verbose", action="store_true", help="print more on stderr, with tracebacks"
@@ -107,7 +104,6 @@ def add_verb(
     description: str,
     json_help: str,
     example: str,
-    opens_stores: bool = True,
 ) -> ArgumentParser:
     """Adds the parser of one verb; the common options follow the verb's own.
 
@@ -120,7 +116,7 @@ def add_verb(
         epilog=f"example:\n  {_on_lines(example)}",
         add_help=False,
     )
-    parser.json_help, parser.opens_stores = json_help, opens_stores
+    parser.json_help = json_help
     parser.set_defaults(parser=parser)
     return parser
 

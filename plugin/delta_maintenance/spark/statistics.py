@@ -56,10 +56,6 @@ class SparkStatistics(SparkEngine):
 
     decoded_bytes = 256 << 30
 
-    def __init__(self, job: JobSession, *, files_per_task: int = _FILES_PER_TASK) -> None:
-        super().__init__(job)
-        self._files_per_task = files_per_task
-
     def read(
         self,
         reading: StatisticsReading,
@@ -73,7 +69,7 @@ class SparkStatistics(SparkEngine):
             return []
         task = StatisticsTask(address=self._address, reading=reading, decode=decode)
         size = sum(file_work.file.size for file_work in files) if decode else 0
-        tasks = max(-(-len(files) // self._files_per_task), size // _BYTES_PER_TASK)
+        tasks = max(-(-len(files) // _FILES_PER_TASK), size // _BYTES_PER_TASK)
         file_parts = in_turn(_works(files), min(tasks, len(files)))
         read_files = gather(self._spark, file_parts, task.read, schema=_WORKS)
         return map(pickle.loads, read_files["work"].to_pylist())

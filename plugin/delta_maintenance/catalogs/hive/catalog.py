@@ -94,7 +94,7 @@ class HiveCatalog(Catalog):
 
     def resolve(self, name: CatalogName) -> CatalogTable:
         catalog, database, table = three_parts(name, self._catalog)
-        request: Request = {1: database, 2: table, 3: _CAPABILITIES, **_naming(catalog, 4)}
+        request: Request = {1: database, 2: table, 3: _CAPABILITIES, **_naming(catalog)}
         try:
             fields = self._client.call(
                 "get_table_req", {1: request}, ("MetaException", "NoSuchObjectException")
@@ -139,7 +139,7 @@ class HiveCatalog(Catalog):
                     return
 
     def _entries(self, database: str, names: Sequence[str]) -> Iterable[SparkEntry]:
-        request: Request = {1: database, 2: names, 3: _CAPABILITIES, **_naming(self._catalog, 4)}
+        request: Request = {1: database, 2: names, 3: _CAPABILITIES, **_naming(self._catalog)}
         fields = self._client.call("get_table_objects_by_name_req", {1: request}, _BATCH_EXCEPTIONS)
         return [_entry(table, self._parts(database, table[1])) for table in fields[0].get(1, [])]
 
@@ -176,8 +176,8 @@ def _entry(table: Struct, name_parts: tuple[str, ...]) -> SparkEntry:
     )
 
 
-def _naming(catalog: str | None, field: int) -> dict[int, str]:
-    return {} if catalog in (None, _OWN) else {field: str(catalog)}
+def _naming(catalog: str | None) -> dict[int, str]:
+    return {} if catalog in (None, _OWN) else {4: str(catalog)}
 
 
 def _servers(address: str | None) -> Sequence[Server]:

@@ -220,13 +220,11 @@ class HiveClient:
         user: str | None = None,
         tls: bool = False,
         pauses: Sequence[float] = PAUSES,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._servers = list(servers)
         self._user = user
         self._tls = ssl.create_default_context() if tls else None
         self._pauses = pauses
-        self._sleep = sleep
         self._turn = threading.Lock()
         self._connection: _Connection | None = None
         self.requests = 0
@@ -245,7 +243,7 @@ class HiveClient:
             with self._turn:
                 return self._sent(method, arguments)
 
-        fields = patiently(attempt, self._sleep, self._pauses)
+        fields = patiently(attempt, time.sleep, self._pauses)
         for number, name in enumerate(exceptions, 1):
             if number in fields:
                 raise HiveFailure(status=None, code=name, detail=str(fields[number].get(1, "")))

@@ -336,13 +336,16 @@ def probe(
     )
 
 
-def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers, samples: int = 128) -> float:
+_DEPTH_SAMPLES = 128
+
+
+def mean_depth(columns: Sequence[ColumnBounds], weights: Numbers) -> float:
     """Returns the mean number of files that may contain a combination of values of all columns.
 
     The combinations are drawn as values of one file each.
     """
     is_known = np.logical_and.reduce([column.known for column in columns])
-    drawn = _drawn_rows(is_known, weights, samples)
+    drawn = _drawn_rows(is_known, weights, _DEPTH_SAMPLES)
     if not len(drawn):
         return 0.0
     known_files = pa.array(np.flatnonzero(is_known))

@@ -54,9 +54,9 @@ def curve_keys(ranks: Sequence[Ranks], bits: Sequence[int], curve: Curve) -> Ran
     return interleave_bits(_hilbert(axes, widest) if curve == "hilbert" else axes, widest)
 
 
-def bits_for(columns: int, *, limit: int = 16) -> int:
+def bits_for(columns: int) -> int:
     """Returns the number of bits that the ranks of each of these columns can have in a key."""
-    return min(limit, KEY_BITS // max(1, columns))
+    return min(16, KEY_BITS // max(1, columns))
 
 
 def interleave_bits(axes: Sequence[Ranks], bits: int) -> Ranks:
