@@ -53,6 +53,8 @@ class SparkDriver:
     account: Account
     dice: random.Random
     start: StartDriver
+    kinds: tuple[str, ...] = ("append", "append", "delete", "merge")
+    """The kinds of its acts, all with the same chance."""
     session: DeltaSpark | None = None
     rows: dict[int, int] = field(default_factory=dict)
     """The value of each of its rows of which it is certain."""
@@ -89,7 +91,7 @@ class SparkDriver:
         session = self.ready()
         self.acts += 1
         mark = f"{self.name}-{self.acts}"
-        kind = self.dice.choice(("append", "append", "delete", "merge")) if self.rows else "append"
+        kind = self.dice.choice(self.kinds) if self.rows else "append"
         change = self._new_rows() if kind == "append" else self._changed_rows(kind)
         self.account.begin(kind, mark, change)
         before = {row: self.rows.pop(row) for row in change if row in self.rows}
