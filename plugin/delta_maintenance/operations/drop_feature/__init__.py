@@ -66,8 +66,8 @@ class DropFeatureOptions(Record):
         "delta.dropFeatureTruncateHistory.retentionDuration, by default a day",
     )
     other_writers: flags.OtherWritersField = None
-    quiet: flags.QuietField = None
     """A retention of history below a day requires `none`."""
+    quiet: flags.QuietField = None
     operation_id: flags.OperationId = None
     """By default the plan's ID."""
     operation_since: flags.OperationSince = None
