@@ -280,16 +280,16 @@ class OperationRecord(Generic[O, P, R]):
         own_prepare = getattr(code, "prepare", None)
         if own_prepare is not None:
             prepared: Prepared[P, R] | None = own_prepare(table, options, context)
-            return prepared and self._guarded(prepared, table, options, context.now)
+            return prepared and self._guard_apply(prepared, table, options, context.now)
         subject = table if self.takes == "table" else context.snapshot_of(table)
         plan: P = code.plan(subject, options, context)
         if getattr(plan, "engine", "local") != "spark":
             context = context.without_engine()
         reused = {"snapshot": subject} if self.reuses_snapshot else {}
         apply = partial(code.apply, table, plan, context, **reused)
-        return self._guarded(Prepared(plan=plan, apply=apply), table, options, context.now)
+        return self._guard_apply(Prepared(plan=plan, apply=apply), table, options, context.now)
 
-    def _guarded(
+    def _guard_apply(
         self, prepared: Prepared[P, R], table: Table, options: O, now: Clock
     ) -> Prepared[P, R]:
         """Returns it with an `apply` that is refused within the quiet window, if there is one, and

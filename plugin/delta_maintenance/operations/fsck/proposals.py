@@ -45,7 +45,7 @@ def proposed_repairs(
     repairs: list[Repair] = []
     notes: list[str] = []
     if options.forget_overwritten_commits:
-        repairs.extend(_overwritten(examination))
+        repairs.extend(_forget_overwritten(examination))
     if options.repair:
         checkpoints = list(_checkpoints(examination, notes))
         repairs.extend(_checksums(examination, checkpoints))
@@ -273,7 +273,7 @@ def _manifests(examination: TableExamination) -> Iterator[Repair]:
         )
 
 
-def _overwritten(examination: TableExamination) -> Iterator[Repair]:
+def _forget_overwritten(examination: TableExamination) -> Iterator[Repair]:
     rows = _findings_between(examination, "overwritten-commit", 0, examination.version)
     if rows.num_rows:
         yield Repair(
