@@ -77,7 +77,7 @@ FIGURES: Mapping[str, Figure] = {
         title=f"Parsing our Dags with a policy of {_TABLES} tables, against one trivial Dag",
         needs="import delta_maintenance_airflow.operators",
         measure=dag_parsing,
-    ),
+    )
 }
 
 

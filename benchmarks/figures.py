@@ -142,10 +142,7 @@ def backfill(settings: Settings) -> Outcome:
 def compaction(settings: Settings) -> Outcome:
     """All commits of a table in one compaction, against ``compact_logs`` of deltalake."""
     table = tables.generated(
-        settings.work,
-        commits=settings.commits,
-        adds=_COMPACTED_ADDS,
-        removes=_COMPACTED_REMOVES,
+        settings.work, commits=settings.commits, adds=_COMPACTED_ADDS, removes=_COMPACTED_REMOVES
     )
     sizes: tuple[list[float], list[float]] = ([], [])
 

@@ -57,5 +57,5 @@ FIGURES: Mapping[str, Figure] = {
         title="a table opened through fsspec, against the dedicated store of the same disk",
         needs="import fsspec",
         measure=reading,
-    ),
+    )
 }

@@ -65,12 +65,7 @@ def t1(settings: Settings) -> Outcome:
 def t2(settings: Settings) -> Outcome:
     """400 partitions of 20 files of 0.5 MB."""
     return _compared(
-        settings,
-        "optimize-t2",
-        ("1.2", ""),
-        files=8000,
-        rows_per_file=6_700,
-        partitions=400,
+        settings, "optimize-t2", ("1.2", ""), files=8000, rows_per_file=6_700, partitions=400
     )
 
 

@@ -72,9 +72,7 @@ def inspecting(settings: Settings) -> Outcome:
     notes = [
         f"by the checksum: {having[0].report['by_checksum']}",
         *agreement(
-            "inspect",
-            {"files": having[0].report["files"]},
-            {"files": without[0].report["files"]},
+            "inspect", {"files": having[0].report["files"]}, {"files": without[0].report["files"]}
         ),
     ]
     return Outcome(rows=rows, notes=notes)

@@ -95,11 +95,7 @@ class Part:
 # `make test` would turn into errors.
 LENIENT = ("-W", "default")
 IN_PARALLEL = ("--dist", "loadfile", "-n", "2")
-AIRFLOW_TESTS = (
-    *("tests/airflow", "-m", "not browser"),
-    *IN_PARALLEL,
-    *LENIENT,
-)
+AIRFLOW_TESTS = (*("tests/airflow", "-m", "not browser"), *IN_PARALLEL, *LENIENT)
 ELSEWHERE = ("--ignore=tests/stack", "--ignore=tests/documentation", "--ignore=tests/packaging")
 # The tests that start nothing, those of Airflow, and then a newcomer with the wheel.
 PYTHON_TESTS = (
@@ -115,12 +111,7 @@ OTHERS = (
     *("airflow", "dagster", "metrics", "oracle", "spark", "test_table_names.py"),
     *("operations/test_memory.py", "submission/test_job_arguments.py"),
 )
-LIBRARY_TESTS = (
-    *ELSEWHERE,
-    *(f"--ignore=tests/{each}" for each in OTHERS),
-    *IN_PARALLEL,
-    *LENIENT,
-)
+LIBRARY_TESTS = (*ELSEWHERE, *(f"--ignore=tests/{each}" for each in OTHERS), *IN_PARALLEL, *LENIENT)
 # The tests that play more with DELTA_MAINTENANCE_PLAY=all: the lists of cases, all pairs of tables
 # and checkpoints for Delta Spark, and the properties, which start nothing.
 CASES_TESTS = ("-m", "oracle or (cases and not spark) or not slow")
@@ -173,8 +164,7 @@ PARTS = {
     ),
     "triggerer": Part(tests=("-s", "tests/stack/nightly_triggerer.py")),
     "dagster-many-tables": Part(
-        tests=("-s", "tests/dagster/test_cost.py"),
-        variables={"DELTA_MAINTENANCE_TABLES": "500"},
+        tests=("-s", "tests/dagster/test_cost.py"), variables={"DELTA_MAINTENANCE_TABLES": "500"}
     ),
     # Two drivers, and a kill every six seconds.
     "log-store": Part(

@@ -41,10 +41,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=220, help="seconds for one run of a step")
     parser.add_argument(
-        "--memory",
-        type=int,
-        default=0,
-        help="GB of addresses that a process may use",
+        "--memory", type=int, default=0, help="GB of addresses that a process may use"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()

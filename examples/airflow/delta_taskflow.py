@@ -40,9 +40,6 @@ with DAG(
         return int(plan["bytes"])
 
     vacuum = DeltaVacuumOperator(
-        task_id="vacuum",
-        table_uri="{{ params.table_uri }}",
-        options=choose(),
-        plan_only=True,
+        task_id="vacuum", table_uri="{{ params.table_uri }}", options=choose(), plan_only=True
     )
     report(vacuum.output)

@@ -125,9 +125,7 @@ def _options_at(rule: StorageRule, root: str) -> Mapping[str, str]:
 
 
 def submitter(
-    context: Context,
-    key: Sequence[Any],
-    started: Callable[[SparkSubmission], None],
+    context: Context, key: Sequence[Any], started: Callable[[SparkSubmission], None]
 ) -> SubmitToSpark:
     """Returns a function that submits Spark jobs through the connection that the policy names.
 

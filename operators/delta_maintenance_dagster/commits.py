@@ -194,9 +194,7 @@ class CommitSensor(dg.Model, dg.Resolvable):
         default=60, ge=1, description="The minimum number of seconds between two polls."
     )
     min_commits: int = Field(
-        default=1,
-        ge=1,
-        description="The number of new versions after which a run is requested.",
+        default=1, ge=1, description="The number of new versions after which a run is requested."
     )
     _new_tables: NewTables | None = PrivateAttr(default=None)
 
@@ -340,9 +338,7 @@ def _request(table: DeltaTable, version: int, *, attempt: int = 1) -> dg.RunRequ
 
 def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
     return dg.AssetObservation(
-        table.key,
-        metadata=observed(table, version),
-        tags={DATA_VERSION: str(version)},
+        table.key, metadata=observed(table, version), tags={DATA_VERSION: str(version)}
     )
 
 

@@ -244,13 +244,11 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         description="The name of the job and the group, and a prefix of the other names.",
     )
     storage: Annotated[
-        _StorageResource | str,
-        _resource(DeltaStorageResource, "storage.connection"),
+        _StorageResource | str, _resource(DeltaStorageResource, "storage.connection")
     ] = Field(default_factory=DeltaStorageResource)
-    spark: Annotated[
-        _SparkResource | str,
-        _resource(DeltaSparkResource, "spark.connection"),
-    ] = Field(default_factory=DeltaSparkResource)
+    spark: Annotated[_SparkResource | str, _resource(DeltaSparkResource, "spark.connection")] = (
+        Field(default_factory=DeltaSparkResource)
+    )
     sensor: CommitSensor = CommitSensor()
     schedule: Schedule | None = Field(default=None, description="Of maintenance.")
     health_schedule: Schedule | None = Field(
@@ -318,9 +316,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
         storage = Reference(self.storage).here()
         try:
             found_tables = find_tables(
-                self._policy(),
-                storage.storage_options,
-                known(self._last_state),
+                self._policy(), storage.storage_options, known(self._last_state)
             )
         except Exception:
             if self._last_state is not None:
@@ -366,10 +362,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     def _policy(self) -> Policy:
         if self.policy is None:
             return Policy(
-                version=1,
-                defaults=self.defaults,
-                catalogs=self.catalogs,
-                tables=tuple(self.tables),
+                version=1, defaults=self.defaults, catalogs=self.catalogs, tables=tuple(self.tables)
             )
         if self.tables or self.catalogs or self.defaults.model_fields_set:
             raise InvalidRequestError(

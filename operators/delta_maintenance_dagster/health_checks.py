@@ -51,9 +51,7 @@ class HealthThresholds(dg.Model, dg.Resolvable):
         default=0.5, ge=0, le=1, description="Share of the live files; applies from 100 files on."
     )
     max_reclaimable_bytes: int = Field(
-        default=100 << 30,
-        ge=0,
-        description="Bytes, if the policy has no `vacuum.min_reclaimable`.",
+        default=100 << 30, ge=0, description="Bytes, if the policy has no `vacuum.min_reclaimable`."
     )
     max_deletion_vector_share: float = Field(
         default=0.3, ge=0, le=1, description="Share of the live files; applies from 100 files on."
@@ -121,10 +119,7 @@ def check_specs(table: dg.AssetKey) -> list[dg.AssetCheckSpec]:
 
 
 def build_health_checks(
-    table: DeltaTable,
-    *,
-    storage: Reference[DeltaStorageResource],
-    thresholds: HealthThresholds,
+    table: DeltaTable, *, storage: Reference[DeltaStorageResource], thresholds: HealthThresholds
 ) -> dg.AssetChecksDefinition:
     """The checks of one table as one step: the table is opened once for all of them."""
     return build_health_step(
@@ -304,10 +299,7 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
 
 
 def _reclaimable_bytes(
-    assessment: "Assessment",
-    health: "TableHealth",
-    table: DeltaTable,
-    thresholds: HealthThresholds,
+    assessment: "Assessment", health: "TableHealth", table: DeltaTable, thresholds: HealthThresholds
 ) -> Judgement:
     rule = table.policy.rules.vacuum
     own_limit = rule.min_reclaimable if rule is not None else None

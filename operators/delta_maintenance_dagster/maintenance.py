@@ -50,8 +50,7 @@ class MaintenanceConfig(dg.Config):
     """The configuration of a step in the launchpad. By default, a run does all due operations."""
 
     operation: str | None = Field(
-        default=None,
-        description=f"Only this, due or not: {', '.join(_ASKED_FOR)}.",
+        default=None, description=f"Only this, due or not: {', '.join(_ASKED_FOR)}."
     )
     options: dict[str, Any] = Field(
         default_factory=dict,
@@ -263,8 +262,7 @@ def _check(config: MaintenanceConfig) -> None:
         _require_one_of(_ASKED_FOR, config.operation, "is no operation")
     elif config.options:
         raise dg.Failure(
-            "options without an operation: name the operation for them",
-            allow_retries=False,
+            "options without an operation: name the operation for them", allow_retries=False
         )
 
 

@@ -40,9 +40,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     latest = result.newest_assessment
     after = latest.health if latest is not None else None
     blocked = pending and result.status in ("done", "nothing-due", "blocked")
-    facts: Metadata = {
-        "status": dg.MetadataValue.text("blocked" if blocked else result.status),
-    }
+    facts: Metadata = {"status": dg.MetadataValue.text("blocked" if blocked else result.status)}
     if result.problem is not None:
         facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
     if brought := gain_texts([PastRun.of(result, None)], now=result.ended_at):

@@ -67,10 +67,7 @@ class NewTables:
         places = {place_of(table.uri) for table in self._tables}
         for key in (key for key, entries in self._policy.names.items() if entries):
             discovery = tables_of_catalog(
-                self._policy,
-                key,
-                storage_options=storage.storage_options,
-                memory=self._memory,
+                self._policy, key, storage_options=storage.storage_options, memory=self._memory
             )
             names = {table.name for table in discovery.tables if place_of(table.uri) not in places}
             # What cannot be listed now is as it was.

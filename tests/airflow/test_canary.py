@@ -95,10 +95,7 @@ def connections(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
             "conn_type": "delta",
             "extra": {"azure_sas_token": f"sv=1&sig={CANARIES[4]}", "azure_account_name": "acc"},
         },
-        "principal": {
-            "conn_type": "delta",
-            "extra": {"azure_client_secret": CANARIES[5]},
-        },
+        "principal": {"conn_type": "delta", "extra": {"azure_client_secret": CANARIES[5]}},
         "google": {"conn_type": "delta", "extra": {"google_key": GOOGLE_KEY, "region": "x"}},
         "misplaced": {"conn_type": "delta", "extra": {"secret_kye": CANARIES[0]}},
         "endpoint": {

@@ -158,10 +158,7 @@ def spark_connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 def test_a_spark_job_writes_the_sidecars(
-    dag: Any,
-    run_dag: Callable[..., Any],
-    neglected_table: TableBuilder,
-    spark_connection: None,
+    dag: Any, run_dag: Callable[..., Any], neglected_table: TableBuilder, spark_connection: None
 ) -> None:
     before = neglected_table.open().snapshot().live_files().sort_by("path")
     run = run_dag(

@@ -37,10 +37,7 @@ def lake(request: pytest.FixtureRequest) -> Iterator[tuple[str, Server]]:
 
 
 def test_a_pattern_is_searched_through_the_connection_of_whichever_store(
-    airflow_db: None,
-    lake: tuple[str, Server],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    airflow_db: None, lake: tuple[str, Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, server = lake
     extra = {"endpoint_url": server.url, "anonymous": True}

@@ -36,9 +36,7 @@ def test_the_configuration_sets_the_location_of_assessments(
     assert len(list((tmp_path / "kept").iterdir())) == 1
 
 
-def test_the_connection_opens_the_folder_of_assessments(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_connection_opens_the_folder_of_assessments(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[Any] = []
 
     def noted(uri: str, options: Mapping[str, str] | None = None) -> Store:

@@ -52,11 +52,7 @@ def connection(kind: str = "delta", extra: Any = None, **fields: Any) -> Connect
             S3,
             {"profile": "p", "AWS_ALLOW_HTTP": "false"},
         ),
-        (
-            {"storage_conn_id": "x", "spark_conn_id": "y", "other_writers": "none"},
-            S3,
-            {},
-        ),
+        ({"storage_conn_id": "x", "spark_conn_id": "y", "other_writers": "none"}, S3, {}),
         ({"test_address": "s3://b/t", "region": None, "endpoint_url": ""}, S3, {}),
     ],
 )
@@ -117,10 +113,7 @@ REFERRED = [
         {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json"},
     ),
     (
-        connection(
-            "google_cloud_platform",
-            {"extra__google_cloud_platform__keyfile_dict": KEY},
-        ),
+        connection("google_cloud_platform", {"extra__google_cloud_platform__keyfile_dict": KEY}),
         GCS,
         {"GOOGLE_SERVICE_ACCOUNT_KEY": KEY},
     ),

@@ -88,10 +88,7 @@ def test_ten_thousand_dead_files_are_in_the_report_alone(
 ) -> None:
     overdue_table(tmp_path / "t")
     write_old(tmp_path / "t" / f"dead-{n:05}-{'x' * 40}.parquet" for n in range(MANY))
-    arguments = {
-        "report_uri": f"{tmp_path}/reports/",
-        "options": {"allow_large_delete": "true"},
-    }
+    arguments = {"report_uri": f"{tmp_path}/reports/", "options": {"allow_large_delete": "true"}}
     for plan_only, left in ((True, MANY + 14), (False, 13)):
         made = task(BY_VERB["vacuum"], tmp_path / "t", plan_only=plan_only, **arguments)
         outcome = made.execute(task_context)

@@ -302,11 +302,7 @@ def test_soft_deleted_tables_are_left_alone(server: CatalogServer, catalog: Cata
 
 
 part = st.one_of(
-    st.text(
-        st.characters(blacklist_categories=("Cs", "Cc")),
-        min_size=1,
-        max_size=20,
-    ),
+    st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=20),
     st.sampled_from(
         [
             "a.b",

@@ -19,11 +19,7 @@ from delta_maintenance.storage.options import parse_options
 
 AT_MS = 1_800_000_000_123
 AT = datetime(2027, 1, 15, 8, 0, 0, 123000, tzinfo=UTC)
-S3 = {
-    "s3.access-key-id": "key",
-    "s3.secret-access-key": "secret",
-    "s3.session-token": "session",
-}
+S3 = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "s3.session-token": "session"}
 S3_OPTIONS = {
     "AWS_ACCESS_KEY_ID": "key",
     "AWS_SECRET_ACCESS_KEY": "secret",

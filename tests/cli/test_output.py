@@ -46,9 +46,7 @@ def test_a_title_is_not_parsed_as_markup(
     assert out.isatty() == ("╭" in out.getvalue())
 
 
-def test_a_value_is_on_one_line_without_a_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_value_is_on_one_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     path = "part=1/" * 60
     print_fields("t", {"path": path, "reasons": ("one", "two"), "none": None, "size": 12345})
     assert capsys.readouterr().out.splitlines() == [

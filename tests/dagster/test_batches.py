@@ -191,10 +191,7 @@ def test_attributes_are_set_for_tables_and_for_their_maintenance(
         )
     )
     graph = definitions.resolve_asset_graph()
-    for asset, name, hours in (
-        (dg.AssetKey(["lake", "t0"]), "bronze", 24),
-        (key(0), "upkeep", 48),
-    ):
+    for asset, name, hours in ((dg.AssetKey(["lake", "t0"]), "bronze", 24), (key(0), "upkeep", 48)):
         found = graph.get(asset)
         assert found.group_name == name
         assert found.owners == [f"team:{name}"]

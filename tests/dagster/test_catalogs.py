@@ -98,9 +98,7 @@ def test_assets_carry_the_name_the_owner_and_the_tags(
 
 def test_a_job_maintains_a_named_table(tmp_path: Path, server: type[InMemoryCatalog]) -> None:
     definitions = loaded(
-        tmp_path,
-        tables=[{"catalog": "lake.sales.*"}],
-        defaults={"checkpoint": {"max_commits": 2}},
+        tmp_path, tables=[{"catalog": "lake.sales.*"}], defaults={"checkpoint": {"max_commits": 2}}
     )
     with dg.DagsterInstance.ephemeral() as instance:
         job = definitions.resolve_job_def("delta_maintenance")

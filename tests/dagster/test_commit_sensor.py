@@ -42,9 +42,7 @@ class Ticks:
     def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
         """Executes a requested run."""
         return self.definitions.resolve_job_def("delta_maintenance").execute_in_process(
-            instance=self.instance,
-            tags=request.tags,
-            raise_on_error=False,
+            instance=self.instance, tags=request.tags, raise_on_error=False
         )
 
     def create_run(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> dg.DagsterRun:

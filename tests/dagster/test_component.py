@@ -140,9 +140,7 @@ def test_a_connection_of_the_policy_requires_a_resource(tmp_path: Path, load: Lo
         dg.Definitions.validate_loadable(load(policy=str(file)))
 
 
-def test_secrets_of_resources_are_read_where_they_are_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_secrets_of_resources_are_read_where_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKE_SECRET", "hush")
     resource = DeltaStorageResource(
         options={

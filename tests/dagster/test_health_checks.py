@@ -111,10 +111,7 @@ def test_a_protocol_that_differs_from_the_policy_warns(table: TableBuilder) -> N
 
 def test_waiting_for_the_hours_is_not_a_protocol_mismatch(table: TableBuilder) -> None:
     tomorrow = (NOW + timedelta(days=1)).strftime("%a")
-    rules = {
-        "checkpoint": {"max_commits": 2},
-        "hours": {"windows": [f"{tomorrow} 00:00-24:00"]},
-    }
+    rules = {"checkpoint": {"max_commits": 2}, "hours": {"windows": [f"{tomorrow} 00:00-24:00"]}}
     assert judged(table, rules)["protocol"]
 
 

@@ -117,10 +117,7 @@ def test_an_asset_of_its_own_searches_the_policy_that_it_is_given(
     assert main(["keep-version", str(tmp_path / "lake" / "events"), "audit"]) == 0
     result = definitions.resolve_job_def("upkeep").execute_in_process(instance=instance)
     assert result.success and events.files() == {"x.parquet"}
-    assert holders(result) == {
-        f"clone {tmp_path}/lake/copy": (1, 1),
-        "kept version audit": (0, 0),
-    }
+    assert holders(result) == {f"clone {tmp_path}/lake/copy": (1, 1), "kept version audit": (0, 0)}
 
 
 @pytest.mark.parametrize("holders", [{}, [], "", False, {"keep": []}], ids=str)

@@ -165,8 +165,7 @@ def test_credentials_are_not_in_the_command(spark: Spark) -> None:
 
 def test_a_driver_on_a_cluster_is_given_no_credentials(spark: Spark, tmp_path: Path) -> None:
     spark.answers(
-        {"status": "done", "result": {"version": 1}},
-        body="words[words.index('--report') + 1]",
+        {"status": "done", "result": {"version": 1}}, body="words[words.index('--report') + 1]"
     )
     resource = DeltaSparkResource(
         spark_home=str(spark.home),

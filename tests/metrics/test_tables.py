@@ -19,12 +19,7 @@ SECRET = "hunter2sEcReT"
 
 def facts(name: str = "orders", **changes: Any) -> TableFacts:
     known = TableFacts(
-        name=name,
-        status="due",
-        assessed_at=NOW,
-        health=health(),
-        is_failing=False,
-        waiting_plans=0,
+        name=name, status="due", assessed_at=NOW, health=health(), is_failing=False, waiting_plans=0
     )
     return replace(known, **changes)
 

@@ -83,11 +83,7 @@ CASES = {
         applied={"engine": satisfied},
     ),
     "drop-feature": Case(
-        drop_feature,
-        {"feature": "v2Checkpoint"},
-        drop_feature.DropFeatureOptions,
-        V2,
-        V2,
+        drop_feature, {"feature": "v2Checkpoint"}, drop_feature.DropFeatureOptions, V2, V2
     ),
     "backfill-row-ids": Case(
         backfill_row_ids,
@@ -222,9 +218,7 @@ def test_a_backfill_does_not_restore_support_that_was_removed(clock: Clock) -> N
         planned(case, table, clock, operation_id="task")
 
 
-def test_a_running_backfill_does_not_restore_support_that_was_removed(
-    clock: Clock,
-) -> None:
+def test_a_running_backfill_does_not_restore_support_that_was_removed(clock: Clock) -> None:
     case = CASES["backfill-row-ids"]
     table = built(case, clock, RacedStore())
     plan = planned(case, table, clock, operation_id="task")

@@ -25,10 +25,7 @@ def refusal(attempt: Attempt) -> str | None:
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_the_remedy_of_a_situation_helps(
-    name: str,
-    tmp_path: Path,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PAUSES", ())
     situation = SITUATIONS[name]

@@ -70,10 +70,7 @@ def polled_to_the_end(wait: Wait, store: CountingStore) -> WaitProgress:
         (WaitCondition(after_version=6, min_commits=4), None),
         (WaitCondition(after_version=-1), {"commits": 10}),
         (WaitCondition(after_version=12), None),
-        (
-            WaitCondition(min_commits_since_checkpoint=5),
-            {"checkpoint_version": 4, "commits": 5},
-        ),
+        (WaitCondition(min_commits_since_checkpoint=5), {"checkpoint_version": 4, "commits": 5}),
         (WaitCondition(min_commits_since_checkpoint=6), None),
         (WaitCondition(min_commits_since_checkpoint=0), {"checkpoint_version": 4, "commits": 5}),
     ],

@@ -84,9 +84,7 @@ def recorded_module(
 
 @pytest.fixture
 def recorded_spark(
-    recorded_module: RecordedSpark,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
+    recorded_module: RecordedSpark, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RecordedSpark]:
     """Delta Spark with its recorded answers; the product repeats the recorded run of the test."""
     spark, config, nodeid = recorded_module, request.config, request.node.nodeid

@@ -252,9 +252,7 @@ CASES = {
     "copied": Case(optimized, {}, copies=True, timestamps="INT96"),
     "copied from files of Arrow": Case(optimized, {}, arrow=BOUNDS, copies=True),
     "purged": Case(
-        purged,
-        {"delta.enableDeletionVectors": "true"},
-        ("DELETE FROM {t} WHERE id = 0",),
+        purged, {"delta.enableDeletionVectors": "true"}, ("DELETE FROM {t} WHERE id = 0",)
     ),
     "unmapped": Case(
         without("columnMapping"),

@@ -81,11 +81,7 @@ def query(table: Path) -> str:
 @pytest.mark.conformance("RW-08", "RW-11", "RW-12", "RW-13", "RT-15", "PART-03", "PART-09")
 @pytest.mark.parametrize("name", some(TABLES, 4))
 def test_every_real_table_has_the_same_rows_afterwards(
-    corpus: Path,
-    bench: Bench,
-    tmp_path: Path,
-    name: str,
-    count_cases: Callable[[str, int], None],
+    corpus: Path, bench: Bench, tmp_path: Path, name: str, count_cases: Callable[[str, int], None]
 ) -> None:
     if not (corpus / name / "_delta_log").is_dir():
         pytest.skip("no log at all")

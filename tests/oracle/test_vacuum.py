@@ -24,10 +24,7 @@ UNCHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
 PARALLELISM = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 """Ten thousand tasks unless it is set."""
 OPTIONS = VacuumOptions(
-    retention=timedelta(),
-    allow_short_retention=True,
-    no_other_writers=True,
-    foreign_files=True,
+    retention=timedelta(), allow_short_retention=True, no_other_writers=True, foreign_files=True
 )
 TABLES = ("partitioned", "deletion_vectors", "change_data_feed")
 

@@ -235,11 +235,7 @@ def test_the_dagster_tutorial_maintains_a_table_in_an_empty_folder(
     work = tmp_path / "work"
     work.mkdir()
     done = subprocess.run(
-        ["bash", "-c", "\n".join(script)],
-        cwd=work,
-        env=environment,
-        capture_output=True,
-        text=True,
+        ["bash", "-c", "\n".join(script)], cwd=work, env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "All definitions loaded successfully" in done.stdout

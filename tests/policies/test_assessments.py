@@ -92,9 +92,7 @@ def test_a_later_run_replaces_the_one_before(store: AssessmentStore) -> None:
     assert entry.link is None
 
 
-def test_an_unreadable_table_keeps_its_last_health(
-    store: AssessmentStore,
-) -> None:
+def test_an_unreadable_table_keeps_its_last_health(store: AssessmentStore) -> None:
     failed = assessment(status="failed", problem="gone", health=None, operations=())
     store.save(assessment())
     for _ in range(2):

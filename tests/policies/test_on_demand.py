@@ -247,8 +247,7 @@ def test_the_drop_after_waiting_needs_a_new_approval(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "beyond"),
-    [({"max_commits": 3}, "would make 4 commits"), ({"max_commits": 4}, None)],
+    ("limits", "beyond"), [({"max_commits": 3}, "would make 4 commits"), ({"max_commits": 4}, None)]
 )
 def test_the_limits_of_the_policy_hold_for_commits(
     limits: dict[str, int], beyond: str | None, clock: Clock
@@ -433,9 +432,7 @@ def test_other_operations_say_why_a_table_cannot_be_read(damaged: TableBuilder) 
     assert (result.status, result.exit_status, result.outcomes) == ("failed", 5, ())
 
 
-def test_an_approval_to_repair_holds_for_a_table_that_cannot_be_read(
-    damaged: TableBuilder,
-) -> None:
+def test_an_approval_to_repair_holds_for_a_table_that_cannot_be_read(damaged: TableBuilder) -> None:
     approved, _ = planned(damaged, "fsck", {"repair": True})
     result = run(damaged, "fsck", {"repair": True}, approved=approved)
     assert "of corruption" in str(result.problem), "it ran, and was not refused for its plan"

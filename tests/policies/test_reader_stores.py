@@ -86,9 +86,7 @@ def table(
     reader = {
         "stream": state,
         "name": "silver",
-        "storage": {
-            "options": _by_reference(other_server, "READER"),
-        },
+        "storage": {"options": _by_reference(other_server, "READER")},
     }
     entry = {
         "uri": f"{lake}/t",

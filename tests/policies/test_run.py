@@ -421,9 +421,7 @@ def test_a_partial_deletion_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> No
     assert statuses(again) == {"vacuum": "done"}, "what was not finished is due at once"
 
 
-def test_a_run_ends_even_if_an_operation_remains_due(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_ends_even_if_an_operation_remains_due(monkeypatch: pytest.MonkeyPatch) -> None:
     real = run_module.assess_table
 
     def always(*arguments: Any, **options: Any) -> Any:

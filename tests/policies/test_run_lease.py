@@ -38,13 +38,7 @@ def test_the_lease_is_taken_once_before_the_first_change_and_ends_with_the_run()
     assert lease.taken == 1 and not lease.held
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"plan_only": True},
-        {"approvals": Approvals()},
-    ],
-)
+@pytest.mark.parametrize("options", [{"plan_only": True}, {"approvals": Approvals()}])
 def test_a_run_that_changes_nothing_takes_no_lease(options: dict[str, Any]) -> None:
     lease = CountedLease(busy=True)
     rules = {"checkpoint": {"max_commits": 3}, "approval": ["checkpoint"]}

@@ -54,9 +54,7 @@ def actions_of(commits: Sequence[Sequence[Action]]) -> list[Action]:
 @pytest.mark.conformance("COMP-02", "COMP-03", "COMP-04", "COMP-05", "COMP-06", "COMP-07", "REC-03")
 @settings(max_examples=examples(40))
 @given(histories().map(writable))
-def test_every_range_on_its_base_gives_the_state_after_it(
-    commits: list[list[Action]],
-) -> None:
+def test_every_range_on_its_base_gives_the_state_after_it(commits: list[list[Action]]) -> None:
     for first in range(len(commits)):
         for last in range(first + 1, len(commits)):
             table = TableBuilder()

@@ -189,11 +189,7 @@ class World:
         paths = [f"{self.address}/{path}" for path in sorted(files) if path.endswith(".parquet")]
         # A clone refers to whole files here: its rows do not matter.
         made.commit(
-            [
-                features("deletionVectors"),
-                metadata(schema=SCHEMA),
-                *(add(path) for path in paths),
-            ],
+            [features("deletionVectors"), metadata(schema=SCHEMA), *(add(path) for path in paths)],
             at_ms=epoch_millis(self.now),
         )
         self.clones[address] = frozenset(path for path in files if path.endswith(".parquet"))

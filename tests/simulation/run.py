@@ -34,9 +34,7 @@ PROTOCOLS = (
     log.features("deletionVectors", writer_only=[*_LEGACY, "inCommitTimestamp"]),
     log.features("deletionVectors", writer_only=[*_LEGACY, "domainMetadata", "rowTracking"]),
     log.features(
-        "deletionVectors",
-        "v2Checkpoint",
-        writer_only=[*_LEGACY, "domainMetadata", "rowTracking"],
+        "deletionVectors", "v2Checkpoint", writer_only=[*_LEGACY, "domainMetadata", "rowTracking"]
     ),
 )
 _REPEATED = ("path", "partitionValues", "size", "baseRowId", "defaultRowCommitVersion")

@@ -211,9 +211,7 @@ def test_mapped_columns_are_found_according_to_the_mode(
     fields = [
         pa.field(f"col-{swapped[0]}", pa.int64(), metadata={"PARQUET:field_id": "1"}),
         pa.field(
-            f"col-{swapped[1]}",
-            pa.map_(pa.string(), inner),
-            metadata={"PARQUET:field_id": "2"},
+            f"col-{swapped[1]}", pa.map_(pa.string(), inner), metadata={"PARQUET:field_id": "2"}
         ),
     ]
     rows = [pa.array([1, 2]), pa.array([[("k", {"col-3": 7})], []], fields[1].type)]

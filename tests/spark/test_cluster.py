@@ -123,11 +123,7 @@ def test_the_secrets_of_a_job_are_in_no_process_list_and_no_file(
     folders = [tmp_path / name for name in ("local", "events", "tmp")]
     for folder in folders:
         folder.mkdir()
-    environment = {
-        "SPARK_LOCAL_DIRS": str(folders[0]),
-        "TMPDIR": str(folders[2]),
-        "MARKER": marker,
-    }
+    environment = {"SPARK_LOCAL_DIRS": str(folders[0]), "TMPDIR": str(folders[2]), "MARKER": marker}
     conf = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": folders[1].as_uri(),
@@ -258,10 +254,7 @@ def test_an_archive_of_an_environment_brings_python_and_library(
     shutil.rmtree(environment)
     neglected(tmp_path / "table")
     like = neglected(tmp_path / "like")
-    own = {
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PYTHON": "./environment/bin/python",
-    }
+    own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": "./environment/bin/python"}
     archives = [f"{packed}#environment"]
     spec = job(str(tmp_path / "table"))
     told = cluster.submit(spec, "archive", own, [], archives, conf=ONE_EXECUTOR)

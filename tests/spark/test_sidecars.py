@@ -50,11 +50,7 @@ class WatchedSidecars(SparkSidecars):
 
 
 def write(
-    table: Table,
-    engine: SparkSidecars | None,
-    *,
-    per_sidecar: int = 4,
-    now: datetime = NOW,
+    table: Table, engine: SparkSidecars | None, *, per_sidecar: int = 4, now: datetime = NOW
 ) -> CheckpointResult:
     options = CheckpointOptions(
         kind="v2-json",

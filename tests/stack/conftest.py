@@ -163,12 +163,7 @@ def airflow(lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
         "PROBE_TABLE": str(lake / "probed"),
     }
-    dags = {
-        "delta_maintenance",
-        "delta_on_commit",
-        "delta_manual",
-        "probe_sensor",
-    }
+    dags = {"delta_maintenance", "delta_on_commit", "delta_manual", "probe_sensor"}
     with standalone(home, settings, dags=dags) as stack:
         yield stack
 

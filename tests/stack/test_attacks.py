@@ -57,10 +57,7 @@ NAME = f"`{SCRIPT} {LINK} | {TEMPLATE} {BACKWARDS}"
 """Of a table, with the end of a code span and of a cell as well."""
 SECRETS = {"password": uuid.uuid4().hex, "session_token": uuid.uuid4().hex}
 BUCKET = "hostile-stack"
-KILLED = {
-    "attempt": "before its work",
-    "_ended": "after its work",
-}
+KILLED = {"attempt": "before its work", "_ended": "after its work"}
 """The methods in which the first try of a task is killed."""
 DAGS = """
 import os
@@ -153,12 +150,7 @@ def stack(
     job = {"compact_log": {"commits_per_file": 5}, "engine": {"prefer": "spark"}}
     tables = [
         *({"name": name, "uri": uri, **hostile} for name, uri in hostile_tables.items()),
-        {
-            "name": "secured",
-            "uri": f"s3://{BUCKET}/t",
-            "storage": {"connection": "secured"},
-            **job,
-        },
+        {"name": "secured", "uri": f"s3://{BUCKET}/t", "storage": {"connection": "secured"}, **job},
         {"name": "approved", "uri": str(lake / "approved")},
         *({"name": name, "uri": str(lake / name), **job} for name in KILLED),
     ]

@@ -107,11 +107,7 @@ def _arguments(value: Any) -> list[dict[str, str]]:
         (JOB, submission(IMAGE), "image"),
         (KUBERNETES, submission(PACKED), "no image"),
         (DATABRICKS, submission(PACKED, Resources()), "environment of its own"),
-        (
-            DATABRICKS,
-            submission(replace(WHEEL, py_files=("x.zip",)), Resources()),
-            "x.zip",
-        ),
+        (DATABRICKS, submission(replace(WHEEL, py_files=("x.zip",)), Resources()), "x.zip"),
         (DATABRICKS, submission(WHEEL), "node type determines"),
         (DatabricksRun(), submission(WHEEL, Resources()), "needs a cluster"),
         (DatabricksRun(existing_cluster_id="c"), submission(WHEEL, Resources()), "its own version"),

@@ -79,10 +79,7 @@ def others(_: str) -> str:
     """Every other remedy of an error in the source."""
     rows = sorted(
         {
-            (
-                _quoted(remedy.problem),
-                f"{_plain(remedy.remedy)}<br>{sentence(_shown(result))}",
-            )
+            (_quoted(remedy.problem), f"{_plain(remedy.remedy)}<br>{sentence(_shown(result))}")
             for remedy in in_source()
             if remedy.error.endswith("Error") and remedy.error != _OF_CALL and not remedy.commands
             if (result := result_of(remedy) or "") != _PLAYED and remedy.problem != _GAP

@@ -14,11 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @cache
 def _packages() -> griffe.ModulesCollection:
     loader = griffe.GriffeLoader(search_paths=[ROOT / "plugin", ROOT / "operators"])
-    for package in (
-        "delta_maintenance",
-        "delta_maintenance_airflow",
-        "delta_maintenance_dagster",
-    ):
+    for package in ("delta_maintenance", "delta_maintenance_airflow", "delta_maintenance_dagster"):
         loader.load(package)
     loader.resolve_aliases()
     return loader.modules_collection
@@ -74,10 +70,9 @@ def signature(function: griffe.Function, name: str | None = None) -> str:
             if not any(p.kind is griffe.ParameterKind.var_positional for p in parameters):
                 shown.append("*")
         stars = (
-            {
-                griffe.ParameterKind.var_positional: "*",
-                griffe.ParameterKind.var_keyword: "**",
-            }.get(kind, "")
+            {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(
+                kind, ""
+            )
             if kind is not None
             else ""
         )

@@ -71,10 +71,7 @@ def manual_dag(
         tags=[*TAGS, MANUAL_TAG, *([SHORT_TAG] if short_retention else [])],
         params={
             "operation": Param(
-                "checkpoint",
-                enum=list(offered),
-                values_display=offered,
-                title="Operation",
+                "checkpoint", enum=list(offered), values_display=offered, title="Operation"
             ),
             "table_uri": Param(
                 None,

@@ -58,9 +58,6 @@ def on_commit_dag(
             return changed_tables(events, policy)
 
         DeltaPolicyRunOperator.partial(
-            task_id="run",
-            policy=policy,
-            map_index_template="{{ task.table['name'] }}",
-            **work_args,
+            task_id="run", policy=policy, map_index_template="{{ task.table['name'] }}", **work_args
         ).expand(table=tables())
     return dag

@@ -183,9 +183,7 @@ class Pages:
         self._templates = _environment()
 
     def tables(
-        self,
-        request: Request,
-        query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)],
+        self, request: Request, query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)]
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
         policy_tables = self._policy.tables()
@@ -202,9 +200,7 @@ class Pages:
         )
 
     def exported_list(
-        self,
-        form: ExportForm,
-        query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)],
+        self, form: ExportForm, query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)]
     ) -> Response:
         """The list of tables as a file: all that match, not only those of one page."""
         matching = listing.matching_rows(self.everything(), query)

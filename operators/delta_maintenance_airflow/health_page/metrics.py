@@ -23,10 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_metrics(
-    app: FastAPI,
-    everything: Callable[[], Sequence[TableRow]],
-    *,
-    token: Callable[[], str | None],
+    app: FastAPI, everything: Callable[[], Sequence[TableRow]], *, token: Callable[[], str | None]
 ) -> None:
     """Adds the endpoint to the application of the page."""
     kept_text = KeptText(lambda: text_of(everything()))

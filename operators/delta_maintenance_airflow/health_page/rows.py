@@ -341,11 +341,7 @@ def _acknowledgement(entry: AssessmentEntry | None) -> Acknowledgement | None:
 def never_assessed(table: KnownTable) -> TableRow:
     """The row of a table that was never assessed."""
     return TableRow(
-        name=table.name,
-        uri=table.uri,
-        status="never-assessed",
-        owner=table.owner,
-        tags=table.tags,
+        name=table.name, uri=table.uri, status="never-assessed", owner=table.owner, tags=table.tags
     )
 
 

@@ -14,13 +14,7 @@ def __getattr__(name: str) -> Any: ...
 class DeltaAddConstraintOperator(DeltaJobOperator):
     name: str
     expression: str
-    def __init__(
-        self,
-        *,
-        name: str,
-        expression: str,
-        **kwargs: Any,
-    ) -> None: ...
+    def __init__(self, *, name: str, expression: str, **kwargs: Any) -> None: ...
 
 class DeltaBackfillRowIdsOperator(DeltaSparkOperator): ...
 class DeltaCheckpointOperator(DeltaSparkOperator): ...
@@ -31,43 +25,22 @@ class DeltaCompactLogOperator(DeltaSparkOperator): ...
 
 class DeltaDropFeatureOperator(DeltaMaintenanceOperator):
     feature: str
-    def __init__(
-        self,
-        *,
-        feature: str,
-        **kwargs: Any,
-    ) -> None: ...
+    def __init__(self, *, feature: str, **kwargs: Any) -> None: ...
 
 class DeltaErasureReportOperator(DeltaReportingOperator):
     where: str
-    def __init__(
-        self,
-        *,
-        where: str,
-        **kwargs: Any,
-    ) -> None: ...
+    def __init__(self, *, where: str, **kwargs: Any) -> None: ...
 
 class DeltaExpireOperator(DeltaMaintenanceOperator):
     column: str
     older_than: timedelta | str
-    def __init__(
-        self,
-        *,
-        column: str,
-        older_than: timedelta | str,
-        **kwargs: Any,
-    ) -> None: ...
+    def __init__(self, *, column: str, older_than: timedelta | str, **kwargs: Any) -> None: ...
 
 class DeltaFsckOperator(DeltaReportingOperator, DeltaSparkOperator): ...
 
 class DeltaKeepVersionOperator(DeltaMaintenanceOperator):
     name: str
-    def __init__(
-        self,
-        *,
-        name: str,
-        **kwargs: Any,
-    ) -> None: ...
+    def __init__(self, *, name: str, **kwargs: Any) -> None: ...
 
 class DeltaLayoutOperator(DeltaMaintenanceOperator): ...
 class DeltaOptimizeOperator(DeltaSparkOperator): ...
@@ -78,11 +51,7 @@ class DeltaSetClusteringOperator(DeltaMaintenanceOperator):
     by: Sequence[str] | str
     none: bool | str
     def __init__(
-        self,
-        *,
-        by: Sequence[str] | str = ...,
-        none: bool | str = ...,
-        **kwargs: Any,
+        self, *, by: Sequence[str] | str = ..., none: bool | str = ..., **kwargs: Any
     ) -> None: ...
 
 class DeltaSetPropertiesOperator(DeltaMaintenanceOperator):
@@ -98,11 +67,6 @@ class DeltaSetPropertiesOperator(DeltaMaintenanceOperator):
 
 class DeltaUpgradeProtocolOperator(DeltaMaintenanceOperator):
     features: Sequence[str] | str
-    def __init__(
-        self,
-        *,
-        features: Sequence[str] | str = ...,
-        **kwargs: Any,
-    ) -> None: ...
+    def __init__(self, *, features: Sequence[str] | str = ..., **kwargs: Any) -> None: ...
 
 class DeltaVacuumOperator(DeltaReportingOperator, DeltaSparkOperator): ...

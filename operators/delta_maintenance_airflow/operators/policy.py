@@ -268,11 +268,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         return partial(run, approvals=approvals, plan_only=plan_only)
 
     def _environment(
-        self,
-        context: Context,
-        work: PolicyWork,
-        table: PolicyTable,
-        store: AssessmentStore,
+        self, context: Context, work: PolicyWork, table: PolicyTable, store: AssessmentStore
     ) -> RunEnvironment:
         from delta_maintenance.policies.execute import RunEnvironment
 

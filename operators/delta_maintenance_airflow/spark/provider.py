@@ -84,13 +84,7 @@ class FollowedJob(SparkSubmitOperator):
     Its state is stored under `key`, so that a cleared task does not find it.
     """
 
-    def __init__(
-        self,
-        *,
-        key: str,
-        settings: Mapping[str, Any],
-        **arguments: Any,
-    ) -> None:
+    def __init__(self, *, key: str, settings: Mapping[str, Any], **arguments: Any) -> None:
         super().__init__(durable=True, **arguments)
         self._settings = settings
         self.external_id_key, self._K8S_DRIVER_STATUS_KEY = _state_keys(key)

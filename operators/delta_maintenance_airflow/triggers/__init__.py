@@ -4,8 +4,4 @@ from delta_maintenance_airflow.triggers.commit import DeltaCommitTrigger
 from delta_maintenance_airflow.triggers.commit_event import DeltaCommitEventTrigger
 from delta_maintenance_airflow.triggers.policy_commits import DeltaPolicyCommitTrigger
 
-__all__ = [
-    "DeltaCommitEventTrigger",
-    "DeltaCommitTrigger",
-    "DeltaPolicyCommitTrigger",
-]
+__all__ = ["DeltaCommitEventTrigger", "DeltaCommitTrigger", "DeltaPolicyCommitTrigger"]

@@ -63,11 +63,7 @@ class CursorBoard:
     PARTS = 16
 
     def __init__(
-        self,
-        states: Sequence[Any],
-        name: str,
-        *,
-        now: Callable[[], float] = time.monotonic,
+        self, states: Sequence[Any], name: str, *, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._states = states
         self._name = name

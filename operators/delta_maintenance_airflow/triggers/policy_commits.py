@@ -265,9 +265,7 @@ class _Watched:
         interval = self._trigger.poll_interval
         while True:
             stream = TableStream(
-                table_uri=table.uri,
-                hook=table.access(self._trigger.policy),
-                poll_interval=interval,
+                table_uri=table.uri, hook=table.access(self._trigger.policy), poll_interval=interval
             )
             try:
                 async with aclosing(stream.results()) as results:

@@ -85,11 +85,7 @@ class GlueClient:
     """
 
     def __init__(
-        self,
-        options: Mapping[str, str],
-        *,
-        endpoint: str | None,
-        connections: int,
+        self, options: Mapping[str, str], *, endpoint: str | None, connections: int
     ) -> None:
         try:
             # Imported here, because loading it takes time and only this kind needs it.

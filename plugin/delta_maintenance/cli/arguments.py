@@ -97,13 +97,7 @@ class Verbs(Protocol):
 
 
 def add_verb(
-    verbs: Verbs,
-    name: str,
-    *,
-    summary: str,
-    description: str,
-    json_help: str,
-    example: str,
+    verbs: Verbs, name: str, *, summary: str, description: str, json_help: str, example: str
 ) -> ArgumentParser:
     """Adds the parser of one verb; the common options follow the verb's own.
 

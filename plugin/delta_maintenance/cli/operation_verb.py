@@ -65,10 +65,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     add_flags(parser, record.options)
     if record.takes_version:
         parser.add_argument(
-            "--version",
-            metavar="N",
-            type=int,
-            help="the version to work on, by default the latest",
+            "--version", metavar="N", type=int, help="the version to work on, by default the latest"
         )
     if record.report is not None:
         parser.add_argument(
@@ -84,10 +81,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     if record.spark is not None:
         add_spark(parser)
     parser.set_defaults(
-        run=partial(run, record),
-        version=None,
-        report=None,
-        access=partial(_access, record),
+        run=partial(run, record), version=None, report=None, access=partial(_access, record)
     )
 
 
@@ -125,9 +119,7 @@ def _run(verb: _Verb) -> None:
             version=arguments.version,
             report=arguments.report,
             storage_options=partial(
-                options_for,
-                given=dict(arguments.storage_options),
-                kind=table.store.address.kind,
+                options_for, given=dict(arguments.storage_options), kind=table.store.address.kind
             ),
             warn=warn,
         )

@@ -187,11 +187,7 @@ def _run(
 
 
 def _engine(
-    record: AnyOperation,
-    table: Table,
-    storage_options: Mapping[str, str],
-    spark: Any,
-    options: Any,
+    record: AnyOperation, table: Table, storage_options: Mapping[str, str], spark: Any, options: Any
 ) -> Any:
     local = has_field(options, "engine") and options.engine == "local"
     if spark is None or record.spark is None or local:

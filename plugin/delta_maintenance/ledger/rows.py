@@ -38,12 +38,7 @@ class LedgerColumn:
         }
 
 
-_METRICS = {
-    "type": "map",
-    "keyType": "string",
-    "valueType": "long",
-    "valueContainsNull": True,
-}
+_METRICS = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
 PARTITION = "month"
 COLUMNS = (
     LedgerColumn(

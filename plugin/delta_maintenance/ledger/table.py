@@ -64,11 +64,7 @@ class LedgerTable:
     """A ledger in a store. Many processes can append to it at the same time."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        now: clock.Clock = clock.now,
-        new_id: clock.NewId = clock.new_id,
+        self, store: Store, *, now: clock.Clock = clock.now, new_id: clock.NewId = clock.new_id
     ) -> None:
         self._store = store
         self._table = Table(store)

@@ -97,9 +97,7 @@ def plan_facts(plan: KeepVersionPlan) -> Facts:
 
 def result_facts(result: KeepVersionResult) -> Facts:
     """The kept or released version."""
-    return {
-        "kept version": str(result.kept),
-    }
+    return {"kept version": str(result.kept)}
 
 
 RECORD = OperationRecord(

@@ -31,9 +31,7 @@ class SetClusteringOptions(ChangeOptions):
     """The clustering columns to set."""
 
     by: tuple[str, ...] = option(
-        (),
-        "the clustering columns, at most 4, such as country or address.city",
-        metavar="COLUMN",
+        (), "the clustering columns, at most 4, such as country or address.city", metavar="COLUMN"
     )
     """They replace the current ones. Dots separate the names of nested columns; names with dots are
     in backticks."""

@@ -43,10 +43,7 @@ class SetPropertiesOptions(ChangeOptions):
     """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` request
     a protocol and are not stored."""
     remove: tuple[str, ...] = option(
-        (),
-        "properties to remove; a missing property is not an error",
-        name="--unset",
-        metavar="K",
+        (), "properties to remove; a missing property is not an error", name="--unset", metavar="K"
     )
 
 

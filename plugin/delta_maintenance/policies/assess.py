@@ -136,11 +136,7 @@ def assess_table(
 
 def _left_alone(table: PolicyTable, reason: str, *, now: datetime) -> Assessment:
     return Assessment(
-        name=table.name,
-        uri=table.uri,
-        assessed_at=now,
-        status="nothing-due",
-        notes=(reason,),
+        name=table.name, uri=table.uri, assessed_at=now, status="nothing-due", notes=(reason,)
     )
 
 

@@ -56,11 +56,7 @@ class AssessmentStore:
         self._known: dict[FileStatus, AssessmentEntry | UnreadableEntry] = {}
 
     def save(
-        self,
-        assessment: Assessment,
-        run: RunResult | None = None,
-        *,
-        link: str | None = None,
+        self, assessment: Assessment, run: RunResult | None = None, *, link: str | None = None
     ) -> AssessmentEntry:
         """Replaces the entry of a table, and returns it. Without a `run`, the last run is kept.
 

@@ -71,12 +71,7 @@ class Leases:
 
     @contextmanager
     def held(
-        self,
-        name: str,
-        *,
-        holder: str,
-        uri: str | None = None,
-        patience: timedelta = timedelta(),
+        self, name: str, *, holder: str, uri: str | None = None, patience: timedelta = timedelta()
     ) -> Iterator[None]:
         """Holds the lease of the table at an address, by default its name, for the duration of the
         block.

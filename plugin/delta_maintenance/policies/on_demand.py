@@ -172,10 +172,7 @@ def run_plans(
 
 
 def _merge_options(
-    table: PolicyTable,
-    record: AnyOperation,
-    assessment: Assessment,
-    requested: Mapping[str, Any],
+    table: PolicyTable, record: AnyOperation, assessment: Assessment, requested: Mapping[str, Any]
 ) -> AssessedOperation:
     """Merges the options of the request with those of the policy; empty ones are the policy's.
 

@@ -39,10 +39,7 @@ class PolicySession:
     def discover(self, failures: FailedSearches | None = None) -> Discovery:
         """Finds all tables of the policy, including those that its patterns match."""
         return discover(
-            self.policy,
-            storage_options=self.storage_options,
-            memory=self.memory,
-            failures=failures,
+            self.policy, storage_options=self.storage_options, memory=self.memory, failures=failures
         )
 
     def table_in_catalog(self, name: str) -> PolicyTable:

@@ -161,9 +161,7 @@ class SparkConstraintCheck(SparkEngine):
     ) -> CheckedRows:
         files = files.combine_chunks()
         reading = RowReading(
-            address=self._address,
-            layout=layout,
-            tasks=tuple(_tasks(files, self._bytes_per_task)),
+            address=self._address, layout=layout, tasks=tuple(_tasks(files, self._bytes_per_task))
         )
         count = len(reading.tasks)
         schema = SparkStruct().add(_FILE, "integer").add(_PROBLEM, "binary")

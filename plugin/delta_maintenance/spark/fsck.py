@@ -125,10 +125,7 @@ class SparkContents(SparkEngine):
     ) -> None:
         """See `ContentsCheck`. Findings of a round are in the order of their paths."""
         reading = FileReading(
-            address=self._address,
-            version=version,
-            layout=layout,
-            statistics=statistics,
+            address=self._address, version=version, layout=layout, statistics=statistics
         )
         compared = [name for name in _COMPARED if name in present.column_names]
         footers = present.select([*_FOOTERS, *(compared if statistics is not None else ())])

@@ -73,9 +73,7 @@ def ship_library(spark: SparkSession) -> None:
 
 
 def executor_options(
-    uri: str,
-    storage_options: Mapping[str, str] | None,
-    environment: Mapping[str, str] = os.environ,
+    uri: str, storage_options: Mapping[str, str] | None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Returns the storage options, completed from the driver's environment.
 

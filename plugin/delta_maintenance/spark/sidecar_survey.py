@@ -328,9 +328,7 @@ def _payloads(rows: DataFrame) -> list[tuple[int, Any]]:
 
 
 def _told(
-    batches: Iterable[pa.RecordBatch],
-    address: TableAddress,
-    read: Callable[[Store, int], _Rows],
+    batches: Iterable[pa.RecordBatch], address: TableAddress, read: Callable[[Store, int], _Rows]
 ) -> _Rows:
     """Yields the results of `read` for each number.
 

@@ -167,9 +167,7 @@ def _division(snapshot: Snapshot, spec: CheckpointSpec, reuse: ReuseSurvey | Non
     if of_adds != of_removes:
         passed_on = "remove" if of_adds > of_removes else "add"
     return _Division(
-        shares=max(of_adds, of_removes),
-        passed_on=passed_on,
-        passed_shares=min(of_adds, of_removes),
+        shares=max(of_adds, of_removes), passed_on=passed_on, passed_shares=min(of_adds, of_removes)
     )
 
 

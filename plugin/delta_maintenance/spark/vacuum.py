@@ -245,8 +245,7 @@ class SparkVacuum(SparkEngine):
             kept=watch.kept,
             clones=tuple(
                 replace(
-                    clone,
-                    storage_options=executor_options(clone.address, clone.storage_options),
+                    clone, storage_options=executor_options(clone.address, clone.storage_options)
                 )
                 for clone in watch.clones
             ),

@@ -6,7 +6,4 @@ from delta_maintenance.storage.core.base import FileStatus, Put, Store
 
 __all__ = ["FileStatus", "Put", "Store", "open_store"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    memory="MemoryStore",
-)
+__getattr__, __dir__ = lazy_names(__name__, memory="MemoryStore")

@@ -125,11 +125,7 @@ class SharedClients:
             client = self._clients.get(key)
             if client is None:
                 client = _new_client(
-                    address,
-                    options,
-                    vended=vended,
-                    pauses=self._pauses,
-                    read_timeout=_READ_TIMEOUT,
+                    address, options, vended=vended, pauses=self._pauses, read_timeout=_READ_TIMEOUT
                 )
                 self._clients[key] = client
             return client

@@ -86,9 +86,7 @@ def parse_options(
 
 
 def _of_store(
-    address: Address,
-    storage_options: Mapping[str, str],
-    environment: Mapping[str, str] | None,
+    address: Address, storage_options: Mapping[str, str], environment: Mapping[str, str] | None
 ) -> StoreOptions | None:
     # Imported on demand, so that a table loads only its own backend.
     match address.kind:

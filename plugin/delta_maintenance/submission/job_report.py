@@ -125,11 +125,7 @@ class JobError(Record):
         if not (isinstance(kind, type) and issubclass(kind, DeltaMaintenanceError)):
             kind = DeltaMaintenanceError
         error = kind(
-            self.problem,
-            table=self.table,
-            version=self.version,
-            file=self.file,
-            remedy=self.remedy,
+            self.problem, table=self.table, version=self.version, file=self.file, remedy=self.remedy
         )
         error.catalog_name = error.catalog_name or self.catalog_name
         return error

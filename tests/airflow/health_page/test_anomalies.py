@@ -65,11 +65,7 @@ def spark_commit(version: int, is_conditional: bool) -> SparkCommit:
             {"checkpoint_version": None, "commits_since_checkpoint": 101},
             {"checkpoint_version": None, "commits_since_checkpoint": 100},
         ),
-        (
-            "old-checkpoint",
-            {"commits_since_checkpoint": 501},
-            {"commits_since_checkpoint": 500},
-        ),
+        ("old-checkpoint", {"commits_since_checkpoint": 501}, {"commits_since_checkpoint": 500}),
         ("deleted-rows", {"deleted_rows_share": 0.11}, {"deleted_rows_share": 0.1}),
         (
             "deleted-rows",

@@ -153,9 +153,7 @@ def test_a_token_in_a_file_can_be_replaced(
 
 
 @since_3_2
-def test_airflow_knows_that_the_token_is_a_secret(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_airflow_knows_that_the_token_is_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow.configuration import conf
 
     assert ("delta_maintenance", "metrics_token") in conf.sensitive_config_values

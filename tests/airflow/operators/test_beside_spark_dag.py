@@ -52,10 +52,7 @@ def test_every_task_that_commits_is_in_the_pool_and_maintenance_follows_writes(b
 
 @pytest.mark.server
 def test_it_commits_directly_after_a_write_of_spark(
-    bag: Any,
-    run_dag: Callable[..., Any],
-    s3_server: S3Server,
-    monkeypatch: pytest.MonkeyPatch,
+    bag: Any, run_dag: Callable[..., Any], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s3_server.make_bucket("lake")
     first = [log.protocol(), log.metadata()]

@@ -178,10 +178,7 @@ def test_a_committed_try_that_died_is_not_repeated(
 
 @each
 def test_a_second_process_of_the_same_task_does_no_harm(
-    case: Case,
-    tmp_path: Path,
-    task_context: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    case: Case, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that was considered dead does the work between this one's plan and its own."""
     overdue_table(tmp_path / "t")

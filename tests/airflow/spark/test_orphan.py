@@ -57,10 +57,7 @@ CONF = {
 )
 @pytest.mark.parametrize("same_worker", [True, False])
 def test_a_second_try_beside_the_driver_of_the_first_does_no_harm(
-    same_worker: bool,
-    tmp_path: Path,
-    task_context: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    same_worker: bool, tmp_path: Path, task_context: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = TableBuilder(tmp_path / "table")
     table.commit([features("v2Checkpoint"), metadata()])

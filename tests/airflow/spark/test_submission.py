@@ -114,10 +114,7 @@ def test_the_link_exists_while_the_job_runs(
 
 
 def test_a_job_gets_the_name_of_its_table(
-    spark: FakeSpark,
-    task_context: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, seen = "uc://prod.sales.orders", tmp_path / "spec.json"
     monkeypatch.setenv("UNITY_CATALOG_URI", "https://lake")
@@ -238,8 +235,7 @@ def test_a_kill_ends_the_driver_that_spark_submit_has_started(
         f"open({str(tmp_path / 'driver')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     )
     spark.acts(
-        "driver = subprocess.Popen([sys.executable, '-c', " + repr(deaf) + "])",
-        "driver.wait()",
+        "driver = subprocess.Popen([sys.executable, '-c', " + repr(deaf) + "])", "driver.wait()"
     )
     task = operator()
 
@@ -314,10 +310,7 @@ def works(tmp_path: Path, *lines: str) -> tuple[str, ...]:
 
 
 def test_the_result_of_an_earlier_driver_is_awaited_and_used(
-    spark: FakeSpark,
-    task_context: dict[str, Any],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     go = tmp_path / "go"
     spark.acts(
@@ -347,10 +340,7 @@ def test_the_result_of_an_earlier_driver_is_awaited_and_used(
 
 
 def test_a_kill_while_waiting_ends_the_driver_of_the_earlier_try(
-    spark: FakeSpark,
-    task_context: dict[str, Any],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    spark: FakeSpark, task_context: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spark.acts(*works(tmp_path, "time.sleep(600)"))
     orphaned(spark, tmp_path)

@@ -228,10 +228,7 @@ def test_a_connection_that_does_not_exist_is_reported(
 
 
 def test_vended_credentials_are_renewed(
-    policy: Callable[..., str],
-    s3_server: S3Server,
-    s3_bucket: str,
-    monkeypatch: pytest.MonkeyPatch,
+    policy: Callable[..., str], s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ALLOW_HTTP"):
         monkeypatch.setenv(name, s3_server.storage_options[name])

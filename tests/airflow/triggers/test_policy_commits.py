@@ -372,10 +372,7 @@ def test_an_unresponsive_store_does_not_delay_others(
     async def scenario() -> None:
         state = State()
         dead = DeltaPolicyCommitTrigger(policy=str(path), store="s3://dead", poll_interval=QUICK)
-        async with (
-            running(dead.run()),
-            running(watcher(str(path), state).run()) as events,
-        ):
+        async with running(dead.run()), running(watcher(str(path), state).run()) as events:
             await settled(state, 1)
             lake["b"].commit(WRITE)
             await eventually(lambda: told(events) == {"b": [(1, 2)]})

@@ -225,9 +225,7 @@ def self_signed(folder: Path) -> Path:
         .sign(key, hashes.SHA256())
     )
     secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     file = folder / "server.pem"
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + secret)

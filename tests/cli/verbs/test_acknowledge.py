@@ -26,11 +26,7 @@ def policy(tmp_path: Path) -> Path:
     ]
     path.write_text(
         yaml.safe_dump(
-            {
-                "version": 1,
-                "defaults": {"checkpoint": {"max_commits": 1}},
-                "tables": tables,
-            }
+            {"version": 1, "defaults": {"checkpoint": {"max_commits": 1}}, "tables": tables}
         )
     )
     return path

@@ -94,11 +94,7 @@ def test_a_scan_lists_the_tables_and_writes_a_policy_that_finds_them(
     assert policy.defaults.value("optimize") is not None
     assert policy.defaults.approval == ("vacuum",)
     assessed = cli("assess", tmp_path / "policy.yaml", "--json").document
-    assert {row["name"] for row in assessed} == {
-        "lake/many",
-        "lake/deep/er/idle",
-        "lake/broken",
-    }
+    assert {row["name"] for row in assessed} == {"lake/many", "lake/deep/er/idle", "lake/broken"}
     assert (tmp_path / "delta_maintenance_dags.py").exists()
 
 

@@ -160,11 +160,7 @@ def test_real_tables_give_the_expected_numbers(cli: Any, corpus: Path) -> None:
             document["num_files"],
             document["total_size"],
             document["num_deletion_vectors"],
-        ) == (
-            latest["num_files"],
-            latest["total_size"],
-            latest["num_files_with_dv"],
-        ), path.stem
+        ) == (latest["num_files"], latest["total_size"], latest["num_files_with_dv"]), path.stem
         assert document["txns"] == latest["txns"], path.stem
         assert document["domain_metadata"] == latest["domain_metadata"], path.stem
         assert document["metadata"]["id"] == latest["metadata_id"], path.stem

@@ -93,10 +93,7 @@ def keep(root: str) -> bool:
         table = Table(LocalStore(root))
         snapshot = table.snapshot()
         for incremental in ("always", "auto"):
-            options = CheckpointOptions(
-                actions_per_sidecar=4,
-                incremental=incremental,
-            )
+            options = CheckpointOptions(actions_per_sidecar=4, incremental=incremental)
             try:
                 plan = checkpoint.plan(snapshot, options, context=RunContext.at(clock.now()))
             except RefusedError:

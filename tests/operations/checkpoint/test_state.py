@@ -223,10 +223,7 @@ def histories(draw: st.DrawFn) -> list[list[Action]]:
     second=st.sampled_from(SHAPES),
 )
 def test_any_history_is_kept_by_any_kind(
-    commits: list[list[Action]],
-    shape: tuple[str, int],
-    base: int | None,
-    second: tuple[str, int],
+    commits: list[list[Action]], shape: tuple[str, int], base: int | None, second: tuple[str, int]
 ) -> None:
     table = table_of(*commits)
     before = [

@@ -71,10 +71,7 @@ def test_the_rule_sets_the_options_of_a_run() -> None:
     assert (found.status, found.needs_approval) == ("blocked", True)
     assert "the maintenance hours begin" in found.reason
     assert found.options == ClusterOptions(
-        curve="linear",
-        quiet_for=timedelta(),
-        max_bytes=1 << 30,
-        max_duration=timedelta(hours=1),
+        curve="linear", quiet_for=timedelta(), max_bytes=1 << 30, max_duration=timedelta(hours=1)
     )
     quiet = assessed(made, cluster={"quiet_for": "9999 days"})["cluster"]
     assert (quiet.status, "are left alone" in quiet.reason) == ("not-due", True)

@@ -78,9 +78,7 @@ def test_deleted_rows_leave_the_live_files_before_deletion_vectors_are_dropped(
 
 
 @pytest.mark.conformance("FEAT-14", "TW-02", "TW-05")
-def test_files_of_earlier_types_are_rewritten_before_type_widening_is_dropped(
-    clock: Clock,
-) -> None:
+def test_files_of_earlier_types_are_rewritten_before_type_widening_is_dropped(clock: Clock) -> None:
     made = table_of(clock, "typeWidening", WIDENING, widened=True)
     old, inner, new = made.append(rows(0, pa.int32()), rows(10, inner=pa.float32()), rows(20))
     before = live_rows(made.store)

@@ -176,10 +176,7 @@ def test_three_checkpoints_stand_between_the_feature_and_its_end(
         )
     info = only(builder.store, result.version, "commitInfo")[0]
     assert info["operation"] == "DROP FEATURE"
-    assert info["operationParameters"] == {
-        "featureName": table.feature,
-        "truncateHistory": "false",
-    }
+    assert info["operationParameters"] == {"featureName": table.feature, "truncateHistory": "false"}
 
 
 def test_a_property_that_is_off_is_left_alone(clock: Clock) -> None:

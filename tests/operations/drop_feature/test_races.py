@@ -106,10 +106,7 @@ def test_who_switches_it_on_again_keeps_it(
         drop(store, clock, feature)
     snapshot = Table(store).snapshot()
     assert supports(snapshot.protocol, feature) and not store.races
-    assert snapshot.metadata.configuration == {
-        "user.own": "1",
-        **TABLES[feature].configuration,
-    }
+    assert snapshot.metadata.configuration == {"user.own": "1", **TABLES[feature].configuration}
     # Asked once more, with nobody in the way, it goes.
     assert drop(store, clock, feature).status == "dropped"
     if feature == "deletionVectors":

@@ -178,12 +178,7 @@ def test_a_mapping_that_was_removed_still_finds_the_rows_of_older_versions(name:
     ("before", "kind", "values", "where"),
     [
         ("string", "long", pa.array(["4711", "x"]), "customer = 4711"),
-        (
-            "integer",
-            "long",
-            pa.array([4711], pa.int32()),
-            "customer IN (4711, 9999999999)",
-        ),
+        ("integer", "long", pa.array([4711], pa.int32()), "customer IN (4711, 9999999999)"),
         ("date", "timestamp_ntz", pa.array([0], pa.date32()), "customer = '1970-01-01 00:00:00'"),
     ],
 )

@@ -165,11 +165,7 @@ def test_old_rows_go_and_the_others_keep_their_identity(mixed: str) -> None:
     counts = result.files, result.files_marked, result.files_rewritten, result.files_left
     assert (
         counts
-        == {
-            "leave": (1, 0, 0, 3),
-            "deletion-vectors": (2, 2, 0, 0),
-            "rewrite": (2, 0, 2, 0),
-        }[mixed]
+        == {"leave": (1, 0, 0, 3), "deletion-vectors": (2, 2, 0, 0), "rewrite": (2, 0, 2, 0)}[mixed]
     )
     for number in range(version + 1, latest(aged.store) + 1):
         info = actions_of(aged.store, number)[0]["commitInfo"]

@@ -249,10 +249,7 @@ def made(kind: str, shape: str) -> DataTable:
             "delta.columnMapping.mode": "name",
             "delta.columnMapping.maxColumnId": "2",
         }
-        fields = [
-            field("n", "long", **{ID: 1, NAME: "n"}),
-            field("v", kind, **{ID: 2, NAME: "m"}),
-        ]
+        fields = [field("n", "long", **{ID: 1, NAME: "n"}), field("v", kind, **{ID: 2, NAME: "m"})]
     return DataTable(
         *fields,
         features=features,

@@ -57,10 +57,7 @@ def _checkpointed(change: Callable[[list[log.Action]], list[log.Action]]) -> Sou
             lambda s: [a for a in s if (a.get("domainMetadata") or {}).get("domain") != "custom"],
             "its domain custom differs",
         ),
-        (
-            lambda s: [*s, log.domain("ghost", "1")],
-            "its domain ghost differs",
-        ),
+        (lambda s: [*s, log.domain("ghost", "1")], "its domain ghost differs"),
     ],
 )
 def test_differences_of_a_checkpoint_are_reported(

@@ -227,16 +227,9 @@ SEEDS: dict[str, Seed] = {
     ),
     "repeated-action": Seed(lambda t: t.step(log.txn("app", 8), log.txn("app", 9)), commit(5)),
     "repeated-file": Seed(lambda t: t.step(add_again(t, "c"), add_again(t, "c")), commit(5)),
-    "added-and-removed": Seed(
-        lambda t: t.step(log.remove("c"), add_again(t, "c")),
-        commit(5),
-    ),
+    "added-and-removed": Seed(lambda t: t.step(log.remove("c"), add_again(t, "c")), commit(5)),
     "remove-of-absent-file": Seed(lambda t: t.step(log.remove("never there")), commit(5)),
-    "doubled-file": Seed(
-        lambda t: t.step(log.remove("b")),
-        "b",
-        {"remove-of-absent-file": 1},
-    ),
+    "doubled-file": Seed(lambda t: t.step(log.remove("b")), "b", {"remove-of-absent-file": 1}),
     "partition-value-spelling": Seed(decimal_partition("1.5"), "e"),
     "invalid-partition-value": Seed(decimal_partition("much"), "e"),
     "missing-not-null-column": Seed(
@@ -321,8 +314,7 @@ SEEDS: dict[str, Seed] = {
         f"_delta_log/{classic_checkpoint_name(4)}",
     ),
     "missing-tombstones": Seed(
-        lambda t: t.forget_tombstone("c"),
-        f"_delta_log/{classic_checkpoint_name(5)}",
+        lambda t: t.forget_tombstone("c"), f"_delta_log/{classic_checkpoint_name(5)}"
     ),
     "damaged-hint": Seed(lambda t: t.hint("{"), "_delta_log/_last_checkpoint"),
     "hint-differs": Seed(
@@ -332,9 +324,7 @@ SEEDS: dict[str, Seed] = {
     ),
     "dangling-hint": Seed(lambda t: t.hint(2), "_delta_log/_last_checkpoint"),
     "unreadable-compaction": Seed(
-        lambda t: t.zero(compaction_name(1, 3)),
-        f"_delta_log/{compaction_name(1, 3)}",
-        bare=False,
+        lambda t: t.zero(compaction_name(1, 3)), f"_delta_log/{compaction_name(1, 3)}", bare=False
     ),
     "compaction-differs": Seed(
         lambda t: t.compaction(1, 3, lines=t.reconciled(1, 3)[:-1]),
@@ -360,9 +350,7 @@ SEEDS: dict[str, Seed] = {
     "missing-feature": Seed(
         lambda t: t.step(
             log.features(
-                "deletionVectors",
-                "v2Checkpoint",
-                writer_only=["inCommitTimestamp", "rowTracking"],
+                "deletionVectors", "v2Checkpoint", writer_only=["inCommitTimestamp", "rowTracking"]
             )
         )
     ),
@@ -419,21 +407,14 @@ SEEDS: dict[str, Seed] = {
         lambda t: t.step(add_again(t, "c", defaultRowCommitVersion=6)), "c"
     ),
     "missing-data-file": Seed(lambda t: t.store.delete("d e"), "d%20e"),
-    "misnamed-file": Seed(
-        lambda t: [t.store.put("d%2520e", DATA), t.store.delete("d e")],
-        "d%20e",
-    ),
+    "misnamed-file": Seed(lambda t: [t.store.put("d%2520e", DATA), t.store.delete("d e")], "d%20e"),
     "doubtful-file": Seed(lambda t: [t.store.put("C", DATA + b"x"), t.store.delete("c")], "c"),
     "data-file-size": Seed(lambda t: t.store.put("c", parquet(part="longer")), "c"),
     "missing-deletion-vector": Seed(lambda t: t.store.delete(VECTOR_FILE), "b"),
     "archived-data-file": Seed(_archive, "c"),
     "archived-log-file": Seed(_archive_commit, f"_delta_log/{commit_name(1)}", bare=False),
     "missing-removed-file": Seed(
-        lambda t: [
-            t.step(log.remove("c", deletionTimestamp=EPOCH_MS)),
-            t.store.delete("c"),
-        ],
-        "c",
+        lambda t: [t.step(log.remove("c", deletionTimestamp=EPOCH_MS)), t.store.delete("c")], "c"
     ),
     "unreadable-data-file": Seed(lambda t: t.store.put("c", b"x" * len(DATA)), "c"),
     "unsupported-data-file": Seed(encrypt_file, "c"),

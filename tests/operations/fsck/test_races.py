@@ -18,9 +18,7 @@ from tests.support.tables.table_builder import EPOCH_MS
 NOW = datetime.fromtimestamp(EPOCH_MS / 1000, UTC) + timedelta(days=2)
 
 
-def test_the_hint_never_names_a_bad_checkpoint(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_hint_never_names_a_bad_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     table = SoundTable()
     # It can be read, and is wrong.
     table.v2_checkpoint(3, actions=[a for a in table.state(3) if "add" not in a])

@@ -85,9 +85,7 @@ def test_the_files_of_the_log_by_kind() -> None:
 
 
 @pytest.mark.parametrize("retention", [None, 45 * DAY, 100 * DAY])
-def test_files_past_the_log_retention_are_those_of_clean_log(
-    retention: timedelta | None,
-) -> None:
+def test_files_past_the_log_retention_are_those_of_clean_log(retention: timedelta | None) -> None:
     table = Folder()
     for day in (59, 55, 50, 44, 40, 20):
         table.log(add(f"{day}"), days=day)

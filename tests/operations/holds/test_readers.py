@@ -111,9 +111,7 @@ def test_a_stream_in_its_first_snapshot_holds_that_version(tmp_path: Path) -> No
     assert "reads version 2 as a whole" in str(planned.plan.held[0])
 
 
-def test_a_stream_whose_begin_is_not_recorded_holds_everything_that_is_left(
-    tmp_path: Path,
-) -> None:
+def test_a_stream_whose_begin_is_not_recorded_holds_everything_that_is_left(tmp_path: Path) -> None:
     table = replaced()
     planned = holding(table, stream(tmp_path, offset(6)))
     assert paths_of(planned) == set()

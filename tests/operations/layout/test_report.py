@@ -215,10 +215,7 @@ def test_an_empty_table_has_a_report() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "least", "greatest"),
-    [
-        ("string", "a" * (2 << 20), "z" * (2 << 20)),
-        ("decimal(38,0)", -(10**38 - 1), 10**38 - 1),
-    ],
+    [("string", "a" * (2 << 20), "z" * (2 << 20)), ("decimal(38,0)", -(10**38 - 1), 10**38 - 1)],
     ids=["text", "decimal"],
 )
 def test_bounds_may_be_as_far_apart_as_their_type_allows(

@@ -61,9 +61,7 @@ def test_durations_longer_than_any_calendar_are_no_error(option: str) -> None:
 @pytest.mark.parametrize("base", [-1, 2**63 - 1])
 def test_a_base_row_id_without_room_for_the_rows_refuses_the_file(base: int) -> None:
     made = DataTable(
-        field("a", "long"),
-        features=["rowTracking", "domainMetadata"],
-        configuration=ROW_TRACKING,
+        field("a", "long"), features=["rowTracking", "domainMetadata"], configuration=ROW_TRACKING
     )
     made.append(pa.table({"a": [1, 2]}), baseRowId=base, defaultRowCommitVersion=1)
     made.append(pa.table({"a": [3]}), pa.table({"a": [4]}))

@@ -49,7 +49,7 @@ READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Rows]]] = {
 }
 DEFECTS = {
     ("Polars", "golden-data-reader-escaped-chars"): "takes partition values from names of folders, "
-    "which mean nothing; the column `_2` has none, because names with `_` are hidden",
+    "which mean nothing; the column `_2` has none, because names with `_` are hidden"
 }
 
 

@@ -77,10 +77,7 @@ MAPPED = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId":
 
 def mapped(name: str, kind: object, number: int) -> dict[str, object]:
     """A field of a table with column mapping."""
-    metadata = {
-        "delta.columnMapping.id": number,
-        "delta.columnMapping.physicalName": f"col-{name}",
-    }
+    metadata = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{name}"}
     return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
 

@@ -208,10 +208,7 @@ def test_a_second_run_finds_the_work_of_the_first_done() -> None:
     before = made.rows()
     race(made, lambda: made.optimize(seed=1))
     result = made.optimize()
-    assert (result.status, set(fates(result).values())) == (
-        "nothing-to-do",
-        {"superseded"},
-    )
+    assert (result.status, set(fates(result).values())) == ("nothing-to-do", {"superseded"})
     assert (made.rows(), result.num_commits) == (before, 0)
 
 

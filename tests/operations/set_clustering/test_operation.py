@@ -125,9 +125,7 @@ def test_removing_columns_that_a_table_does_not_have_adds_no_feature() -> None:
 def test_the_domain_has_physical_names() -> None:
     mapped = [
         field(
-            "id",
-            "long",
-            **{"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c1"},
+            "id", "long", **{"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "c1"}
         )
     ]
     table = built(protocol=log.features("columnMapping"))

@@ -69,9 +69,7 @@ def test_d4_a_retention_change_leaves_the_protocol_alone(tmp_path: Path, feature
 
 
 @pytest.mark.conformance("FEAT-09", "DOM-03")
-def test_d11_row_tracking_adds_domains_and_lists_all_affected_clients(
-    tmp_path: Path,
-) -> None:
+def test_d11_row_tracking_adds_domains_and_lists_all_affected_clients(tmp_path: Path) -> None:
     table = of_deltalake(tmp_path)
     before = table.snapshot().protocol
     plan = plan_upgrade(table, "rowTracking")

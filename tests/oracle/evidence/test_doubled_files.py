@@ -86,9 +86,7 @@ def test_delta_spark_reads_a_table_again_once_nulls_are_allowed(
     tmp_path: Path, recorded_spark: RecordedSpark
 ) -> None:
     made = DataTable(
-        field("id", "long"),
-        {**field("m", "string"), "nullable": False},
-        store=open_store(tmp_path),
+        field("id", "long"), {**field("m", "string"), "nullable": False}, store=open_store(tmp_path)
     )
     made.append(pa.table({"id": [1, 2]}), pa.table({"id": [3], "m": ["x"]}))
     query = f"SELECT * FROM delta.`{tmp_path}`"

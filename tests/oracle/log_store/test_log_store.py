@@ -145,10 +145,7 @@ def test_health_names_the_newest_commit_without_the_log_store(
     ids=["no answer", "dropped", "error", "slow down", "slow reading", "conflict"],
 )
 def test_a_lost_answer_is_settled(
-    delta_spark: DeltaSpark,
-    faults: Faults,
-    lake: str,
-    faults_of_requests: dict[str, list[Fault]],
+    delta_spark: DeltaSpark, faults: Faults, lake: str, faults_of_requests: dict[str, list[Fault]]
 ) -> None:
     append(delta_spark, f"s3a://{lake}", 0)
     for method, queue in faults_of_requests.items():

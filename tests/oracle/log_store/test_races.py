@@ -107,9 +107,7 @@ def race(
     folder = tmp_path / "accounts"
     folder.mkdir()
     place = Place(
-        table=f"s3://{s3_bucket}/table",
-        folder=folder,
-        storage_options=s3_server.storage_options,
+        table=f"s3://{s3_bucket}/table", folder=folder, storage_options=s3_server.storage_options
     )
     drivers = [
         SparkDriver(

@@ -48,10 +48,7 @@ class RacedStore(LocalStore):
 @pytest.mark.conformance("RW-25", "RW-29", "RW-30", "RT-15", "RT-16")
 @pytest.mark.parametrize("vectors", [True, False])
 def test_rows_that_delta_spark_deletes_are_deleted_from_the_new_file(
-    delta_spark: DeltaSpark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    vectors: bool,
+    delta_spark: DeltaSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
     monkeypatch.setattr(contract, "COPIED_GROUP_BYTES", 12_000)
     path = tmp_path / "table"

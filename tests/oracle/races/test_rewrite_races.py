@@ -102,10 +102,7 @@ def check_statistics(store: Store) -> None:
 @pytest.mark.conformance("RW-29", "RW-30", "RW-31", "RT-15", "STAT-03", "CLU-03")
 @pytest.mark.parametrize(
     ("work", "layout"),
-    [
-        (optimize_or_purge, "PARTITIONED BY (p)"),
-        (cluster_or_recompute, "CLUSTER BY (p, id)"),
-    ],
+    [(optimize_or_purge, "PARTITIONED BY (p)"), (cluster_or_recompute, "CLUSTER BY (p, id)")],
 )
 def test_beside_delta_spark_no_row_is_lost_or_comes_back(
     delta_spark: DeltaSpark,

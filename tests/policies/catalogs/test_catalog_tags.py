@@ -57,10 +57,7 @@ def _document(server: CatalogServer, *tables: object, **options: str) -> dict[st
 
 
 def _found(
-    server: DatabricksServer,
-    *tables: object,
-    memory: CatalogMemory | None = None,
-    **options: str,
+    server: DatabricksServer, *tables: object, memory: CatalogMemory | None = None, **options: str
 ) -> Discovery:
     server.requests.clear()
     document = Policy.from_json(_document(server, *tables, **options))

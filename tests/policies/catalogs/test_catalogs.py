@@ -78,11 +78,7 @@ def test_tables_have_the_names_of_the_server(catalogs: Use) -> None:
     ]
     orders = next(table for table in tables if table.uri == "s3://lake/orders")
     assert orders.catalog_name == CatalogName(CatalogKind.UNITY, ("prod", "sales", "orders"))
-    assert (orders.owner, orders.tags, orders.comment) == (
-        "team-a",
-        ("tier=gold",),
-        "All orders.",
-    )
+    assert (orders.owner, orders.tags, orders.comment) == ("team-a", ("tier=gold",), "All orders.")
 
 
 def test_patterns_exclusions_and_conditions_narrow_down(catalogs: Use) -> None:
@@ -197,10 +193,7 @@ def test_a_schema_that_fails_hides_no_other(catalogs: Use, tmp_path: Any) -> Non
 
     server.broken["uc://prod.hr"] = CatalogError("the right to list is missing")
     discovery = found(document, memory=memory)
-    assert [t.name for t in discovery.tables] == [
-        "uc://prod.sales.orders",
-        "uc://prod.sales.tmp_1",
-    ]
+    assert [t.name for t in discovery.tables] == ["uc://prod.sales.orders", "uc://prod.sales.tmp_1"]
     discovery.keep_failures(store, now=NOW)
     (stored,) = store.load_all()
     assert stored.name == "uc://prod.hr"

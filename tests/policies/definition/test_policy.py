@@ -145,12 +145,7 @@ tables:
     assert all(t.rules.checkpoint and t.rules.checkpoint.kind == "classic" for t in (own, found))
     assert all(t.rules.vacuum and t.rules.vacuum.mode == "lite" for t in (own, found, raw))
     assert (own.name, own.owner, own.tags) == ("own", "lake", ("b",))
-    assert (found.name, found.uri, found.owner, found.tags) == (
-        "u",
-        "/lake/u",
-        "lake",
-        ("a",),
-    )
+    assert (found.name, found.uri, found.owner, found.tags) == ("u", "/lake/u", "lake", ("a",))
     assert policy.named_tables == (own,)
 
 

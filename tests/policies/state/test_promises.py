@@ -259,10 +259,7 @@ def test_an_entry_that_cannot_be_examined_stops_deletions_unless_the_policy_igno
         return {}
 
     for ignored in (False, True):
-        own = {
-            "uri": policy_table.uri,
-            "clones": {"unreadable": "ignore" if ignored else "block"},
-        }
+        own = {"uri": policy_table.uri, "clones": {"unreadable": "ignore" if ignored else "block"}}
         policy = Policy.from_json({"version": 1, "tables": [own, bad]})
         clones = PolicyClones(
             discover=lambda: Discovery(policy.named_tables),  # noqa: B023

@@ -17,10 +17,7 @@ from delta_maintenance.policies.state_files import StateFile
 from delta_maintenance.storage import MemoryStore
 
 KINDS: dict[str, tuple[StateFile[Any], Any]] = {
-    "lease": (
-        leases._LEASE,
-        leases.Lease(name="orders", holder="first", until=now(), nonce="1"),
-    ),
+    "lease": (leases._LEASE, leases.Lease(name="orders", holder="first", until=now(), nonce="1")),
     "listing": (catalogs._LISTING, catalogs.Remembered(failed=("main.sales",))),
     "patterns": (catalogs._PATTERNS, frozenset({"main.**"})),
     "references": (clones._MEMORY, {"s3://lake/orders": References(read_at=now(), seen_at=now())}),

@@ -234,12 +234,7 @@ def test_existing_column_ids_stay_and_are_not_reused() -> None:
 )
 def test_invalid_column_mapping_metadata_is_refused(field: dict[str, Any], message: str) -> None:
     fields = [
-        {
-            "name": "a",
-            "type": "long",
-            "nullable": True,
-            "metadata": {"delta.columnMapping.id": 1},
-        },
+        {"name": "a", "type": "long", "nullable": True, "metadata": {"delta.columnMapping.id": 1}},
         {"name": "b", "type": "long", "nullable": True, "metadata": field},
     ]
     with pytest.raises(RefusedError, match=message):

@@ -28,10 +28,7 @@ WRITES = [operation for operation in Operation if operation is not Operation.REA
 
 
 def protocol(
-    reader: int,
-    writer: int,
-    readers: list[str] | None = None,
-    writers: list[str] | None = None,
+    reader: int, writer: int, readers: list[str] | None = None, writers: list[str] | None = None
 ) -> Protocol:
     return Protocol(
         min_reader_version=reader,
@@ -286,9 +283,7 @@ def test_the_former_name_of_catalog_managed_is_unknown() -> None:
 
 @pytest.mark.conformance("ICE-06")
 @pytest.mark.parametrize("name", ["icebergCompatV3", "icebergWriterCompatV1"])
-def test_iceberg_compatibility_v3_forbids_data_and_property_changes(
-    name: str,
-) -> None:
+def test_iceberg_compatibility_v3_forbids_data_and_property_changes(name: str) -> None:
     for operation in (Operation.CHECKPOINT, Operation.COMPACT_LOG, Operation.VACUUM):
         require_supported(listing(name), operation)
     for operation in (Operation.REWRITE_DATA, Operation.CHANGE_METADATA):

@@ -73,9 +73,7 @@ other_lines = st.one_of(
 """Lines without an add or a remove, in any form."""
 
 
-def read_files(
-    *named: tuple[str, bytes],
-) -> tuple[FileActionLines, list[SingleActions]]:
+def read_files(*named: tuple[str, bytes]) -> tuple[FileActionLines, list[SingleActions]]:
     return read_lines(split_lines(BufferedFiles.of(*named)))
 
 

@@ -74,9 +74,7 @@ def test_a_maximum_ends_like_delta_sparks(text: str, greatest: str | None) -> No
     assert text_maximum(text) == greatest
 
 
-@given(
-    st.lists(st.none() | st.floats(width=32), min_size=1, max_size=9),
-)
+@given(st.lists(st.none() | st.floats(width=32), min_size=1, max_size=9))
 @pytest.mark.conformance("RW-22", "STAT-07")
 def test_with_nan_there_is_no_maximum(values: list[float | None]) -> None:
     found = collected(pa.table({"f": pa.array(values, pa.float32())}))

@@ -318,9 +318,7 @@ def test_statistics_of_real_commits_round_trip(corpus: Path) -> None:
 
 
 @pytest.mark.conformance("CKPT-10", "CKPT-11", "CKPT-14")
-def test_statistics_of_real_checkpoints_equal_their_commits(
-    corpus: Path,
-) -> None:
+def test_statistics_of_real_checkpoints_equal_their_commits(corpus: Path) -> None:
     tables, structs_alone = set(), set()
     for table, actions in _every_table(corpus):
         found = _statistics_type(actions)

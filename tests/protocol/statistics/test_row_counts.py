@@ -32,8 +32,7 @@ def counts(*texts: str | None, offset: int = 0) -> list[int | None]:
 
 @given(
     st.lists(
-        st.tuples(st.none() | _STATISTICS, st.sampled_from([(",", ":"), (", ", ": ")])),
-        max_size=6,
+        st.tuples(st.none() | _STATISTICS, st.sampled_from([(",", ":"), (", ", ": ")])), max_size=6
     ),
     st.integers(0, 3),
 )

@@ -203,11 +203,7 @@ def test_bounds_are_as_wide_as_writers_may_have_cut_them() -> None:
     assert read("t > '2024-01-01 00:00:00.124'", table(t=column)) == [False]
     double = PrimitiveType(name="double")
     column = column_bounds(
-        double,
-        least=pa.array([1.0]),
-        greatest=pa.array([float("nan")]),
-        nulls=nulls,
-        rows=rows,
+        double, least=pa.array([1.0]), greatest=pa.array([float("nan")]), nulls=nulls, rows=rows
     )
     assert read("d > 1e300", table(d=column)) == [True]
     assert read("d < 0", table(d=column)) == [False]
@@ -227,11 +223,7 @@ def test_bounds_are_a_minute_wider_where_their_offset_can_have_been_cut(
     )
     name = "timestamp_ntz" if zone is None else "timestamp"
     column = column_bounds(
-        PrimitiveType(name=name),
-        least=ends,
-        greatest=ends,
-        nulls=pa.array([0]),
-        rows=np.array([1]),
+        PrimitiveType(name=name), least=ends, greatest=ends, nulls=pa.array([0]), rows=np.array([1])
     )
     before = datetime.fromisoformat(day) - timedelta(seconds=59)
     assert read(f"t <= '{before}'", table(t=column)) == [near]

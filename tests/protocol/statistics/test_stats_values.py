@@ -144,9 +144,7 @@ def test_inexact_values_are_reported(text: str, kind: pa.DataType) -> None:
 
 @pytest.mark.conformance("STAT-05", "STAT-06")
 @pytest.mark.parametrize("broken", [[], ["{"]], ids=["together", "one by one"])
-def test_statistics_outside_the_struct_are_reported(
-    broken: list[str],
-) -> None:
+def test_statistics_outside_the_struct_are_reported(broken: list[str]) -> None:
     text = (
         '{"numRecords":1,"minValues":{"v":"0rJld","c":1,"gone":{"x":null}},"nullCount":{"s":3},'
         '"statsWithCollation":{"ICU":{"min":{"c":"a"}}},"empty":{},"nothing":null}'

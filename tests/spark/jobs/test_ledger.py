@@ -86,10 +86,7 @@ def test_a_ledger_that_cannot_be_written_costs_a_warning(
         (tmp_path / "table/ledger", "lie within each other"),
         (tmp_path, "lie within each other"),
     ):
-        spec = planning(
-            tmp_path,
-            ledger=str(ledger),
-        )
+        spec = planning(tmp_path, ledger=str(ledger))
         assert job.run(spec, NO_CLUSTER)["files"] > 1
         [warning] = [line for line in capsys.readouterr().out.splitlines() if "warning" in line]
         assert "the ledger was not written" in warning and problem in warning
@@ -103,11 +100,7 @@ def test_a_row_that_cannot_be_added_waits_in_the_state_folder(
     ledger, state = tmp_path / "ledger", tmp_path / "state"
     state.mkdir()
     ledger.write_text("not a folder")
-    spec = planning(
-        tmp_path,
-        ledger=str(ledger),
-        ledger_state=str(state),
-    )
+    spec = planning(tmp_path, ledger=str(ledger), ledger_state=str(state))
     job.run(spec, NO_CLUSTER)
     assert "the next run delivers its rows" in capsys.readouterr().out
     ledger.unlink()
@@ -120,11 +113,7 @@ def test_a_state_folder_that_cannot_be_used_costs_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     overdue_table(tmp_path / "table")
-    spec = planning(
-        tmp_path,
-        ledger=str(tmp_path / "ledger"),
-        ledger_state="unknown://state",
-    )
+    spec = planning(tmp_path, ledger=str(tmp_path / "ledger"), ledger_state="unknown://state")
     job.run(spec, NO_CLUSTER)
     assert "warning: the state folder cannot be used" in capsys.readouterr().out
     assert [row["outcome"] for row in rows_of(tmp_path / "ledger")] == ["planned"]
@@ -132,10 +121,7 @@ def test_a_state_folder_that_cannot_be_used_costs_a_warning(
 
 def test_an_address_that_is_none_is_refused_before_the_work(tmp_path: Path) -> None:
     overdue_table(tmp_path / "table")
-    spec = planning(
-        tmp_path,
-        ledger="s3://user:hunter2@lake/ledger",
-    )
+    spec = planning(tmp_path, ledger="s3://user:hunter2@lake/ledger")
     with pytest.raises(InvalidRequestError, match="plain address") as raised:
         job.run(spec, NO_CLUSTER)
     assert "hunter2" not in str(raised.value)

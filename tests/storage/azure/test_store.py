@@ -380,10 +380,7 @@ def parse(
         {"account_name": "acct", "account_key": "S2V5"},
         {"AZURE_STORAGE_ACCOUNT_NAME": "acct", "azure_storage_account_key": "S2V5"},
         {"connection_string": "AccountName=acct;AccountKey=S2V5;EndpointSuffix=core.windows.net"},
-        {
-            "connection_string": "AccountName=acct;AccountKey=b2xk",
-            "account_key": "S2V5",
-        },
+        {"connection_string": "AccountName=acct;AccountKey=b2xk", "account_key": "S2V5"},
     ],
 )
 def test_the_names_of_adlfs_and_of_delta_rs_mean_the_same(given: dict[str, str]) -> None:

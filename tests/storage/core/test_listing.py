@@ -266,9 +266,7 @@ def test_a_directory_is_entered_once_however_its_files_are_ordered(
     entered: list[str] = []
     real = OpenDirectories.enter
     monkeypatch.setattr(
-        OpenDirectories,
-        "enter",
-        lambda self, path: entered.append(path) or real(self, path),
+        OpenDirectories, "enter", lambda self, path: entered.append(path) or real(self, path)
     )
     found = disk.statuses(paths(*names))
     assert sorted(found["path"].to_pylist()) == sorted(names)

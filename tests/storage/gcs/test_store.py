@@ -407,9 +407,7 @@ def test_a_service_account_signs_in_and_its_token_goes_with_every_request(
     from cryptography.hazmat.primitives import serialization
 
     pem = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     key = {
         "type": "service_account",

@@ -45,9 +45,7 @@ class TestLocalStore(StoreContract):
 
 
 @pytest.mark.process
-def test_killed_writers_leave_no_partial_file_and_lose_no_commit(
-    tmp_path: Path,
-) -> None:
+def test_killed_writers_leave_no_partial_file_and_lose_no_commit(tmp_path: Path) -> None:
     paths = [f"_delta_log/{version:020}.json" for version in range(60)]
     winners = play(partial(LocalStore, tmp_path / "t"), paths, kills=12)
     check(LocalStore(tmp_path / "t"), paths, winners)

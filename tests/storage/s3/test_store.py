@@ -64,8 +64,7 @@ def test_a_table_may_be_the_whole_bucket(s3_server: S3Server, s3_bucket: str) ->
 
 
 @pytest.mark.parametrize(
-    "root",
-    ["s3://", "s3:bucket/a", "s3:///a", "s3://user:hunter2@bucket/a", "gs://bucket/a", "/a"],
+    "root", ["s3://", "s3:bucket/a", "s3:///a", "s3://user:hunter2@bucket/a", "gs://bucket/a", "/a"]
 )
 def test_a_malformed_address_is_refused_without_repeating_it(root: str) -> None:
     with pytest.raises(InvalidRequestError) as got:

@@ -227,7 +227,5 @@ class CatalogServer(ABC):
 
 def _json(status: int, body: dict[str, Any]) -> Reply:
     return Reply(
-        status=status,
-        headers={"Content-Type": "application/json"},
-        body=json.dumps(body).encode(),
+        status=status, headers={"Content-Type": "application/json"}, body=json.dumps(body).encode()
     )

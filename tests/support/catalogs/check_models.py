@@ -34,10 +34,7 @@ MODELS = {
     "DatabricksListSchemasResponse": (_DATABRICKS, "ListSchemasResponse"),
     "DatabricksListTablesResponse": (_DATABRICKS, "ListTablesResponse"),
     "DatabricksTableInfo": (_DATABRICKS, "TableInfo"),
-    "DatabricksListEntityTagAssignmentsResponse": (
-        _DATABRICKS,
-        "ListEntityTagAssignmentsResponse",
-    ),
+    "DatabricksListEntityTagAssignmentsResponse": (_DATABRICKS, "ListEntityTagAssignmentsResponse"),
     "CatalogConfig": (_POLARIS, "CatalogConfig"),
     "ListNamespacesResponse": (_POLARIS, "ListNamespacesResponse"),
     "IcebergErrorResponse": (_POLARIS, "IcebergErrorResponse"),

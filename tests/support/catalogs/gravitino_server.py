@@ -160,13 +160,7 @@ def _missing(kind: str, parts: Sequence[str]) -> Refusal:
 
 
 def _tag(name: str, inherited: bool | None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "comment": "",
-        "properties": {},
-        "audit": _AUDIT,
-        "inherited": inherited,
-    }
+    return {"name": name, "comment": "", "properties": {}, "audit": _AUDIT, "inherited": inherited}
 
 
 def _table(name: str, entry: Entry) -> dict[str, Any]:

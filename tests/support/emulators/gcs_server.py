@@ -193,9 +193,7 @@ def _route(server: GCSServer, request: Request) -> Reply:
 
 def _json(document: object) -> Reply:
     return Reply(
-        status=200,
-        headers={"Content-Type": "application/json"},
-        body=json.dumps(document).encode(),
+        status=200, headers={"Content-Type": "application/json"}, body=json.dumps(document).encode()
     )
 
 

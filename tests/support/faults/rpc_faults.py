@@ -90,12 +90,7 @@ class _Calls:
     """One connection to the name node."""
 
     def __init__(
-        self,
-        client: socket.socket,
-        name_node: str,
-        data_node: str,
-        blocks: int,
-        proxy: FaultProxy,
+        self, client: socket.socket, name_node: str, data_node: str, blocks: int, proxy: FaultProxy
     ) -> None:
         self._client = client
         self._server = _connect(name_node)

@@ -67,14 +67,7 @@ def many_columns(actions: Sequence[Action], size: int) -> bytes:
 
 BOMBS: dict[str, Bomb] = {
     bomb.__name__: bomb
-    for bomb in (
-        shared_text,
-        shared_prefixes,
-        inflating_page,
-        crowded_row,
-        null_rows,
-        many_columns,
-    )
+    for bomb in (shared_text, shared_prefixes, inflating_page, crowded_row, null_rows, many_columns)
 }
 
 

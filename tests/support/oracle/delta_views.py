@@ -83,10 +83,7 @@ def spark_view(version: int, actions: Iterable[dict[str, Any]]) -> View:
             domain["domain"]: domain["configuration"] for domain in groups.get("domainMetadata", [])
         },
         "files": _by_key(
-            {
-                **_file(add),
-                "num_records": json.loads(add.get("stats") or "{}").get("numRecords"),
-            }
+            {**_file(add), "num_records": json.loads(add.get("stats") or "{}").get("numRecords")}
             for add in groups.get("add", [])
         ),
         "tombstones": _by_key(

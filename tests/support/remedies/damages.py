@@ -188,11 +188,7 @@ DAMAGES: Mapping[str, Refusal] = {
         "optimize",
         "the folder _delta_log is missing or empty",
     ),
-    "no-commit": restored(
-        _leave_no_commit,
-        "optimize",
-        "the log contains no commit",
-    ),
+    "no-commit": restored(_leave_no_commit, "optimize", "the log contains no commit"),
     "checkpoint-in-parts": restored(
         _leave_part, "optimize", "the log contains only an incomplete checkpoint"
     ),
@@ -239,11 +235,7 @@ DAMAGES: Mapping[str, Refusal] = {
         "backfill-row-ids --lift-suspension",
     ),
     "enabled-and-suspended-by-properties": Refusal(
-        Made(
-            features=TRACKED,
-            configuration=TRACKING,
-            more=[mark(9)],
-        ),
+        Made(features=TRACKED, configuration=TRACKING, more=[mark(9)]),
         "set-properties --set delta.rowTrackingSuspended=true",
         "row tracking cannot be enabled and suspended at the same time",
         (),
@@ -427,10 +419,7 @@ DAMAGES: Mapping[str, Refusal] = {
         (Act("the file itself is put there", _unlink),),
     ),
     "nested-table": Refusal(
-        Made(then=_nest_table),
-        "vacuum",
-        "the folder contains another table",
-        (move_away("inner"),),
+        Made(then=_nest_table), "vacuum", "the folder contains another table", (move_away("inner"),)
     ),
     "unknown-codec": with_property(
         "delta.parquet.compression.codec",

@@ -55,9 +55,7 @@ class Made:
             log.features(*self.readers, writer_only=self.features) if names else log.protocol()
         )
         metadata = log.metadata(
-            configuration=self.configuration,
-            partitioned_by=self.partitioned_by,
-            schema=self.schema,
+            configuration=self.configuration, partitioned_by=self.partitioned_by, schema=self.schema
         )
         files = [self._data(table, number) for number in range(2)]
         table.commit([protocol, metadata, *files, *self.more])
@@ -205,10 +203,7 @@ REFUSALS: Mapping[str, Refusal] = {
         "cluster",
     ),
     "clustered-and-partitioned": Refusal(
-        PARTITIONED,
-        "cluster --by id",
-        "the table is clustered by id",
-        ("set-clustering --none",),
+        PARTITIONED, "cluster --by id", "the table is clustered by id", ("set-clustering --none",)
     ),
     "clustered-by-partition-column": Refusal(
         Made(features=CLUSTERED, partitioned_by=["part"], more=[clustered_by(["part"])]),

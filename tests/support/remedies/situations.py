@@ -319,10 +319,7 @@ def _s3_dynamo(stage: Stage) -> Scene:
     _, table = _s3_table(stage)
     trace = "_delta_log/.tmp/0.json"
     table.store.put(trace, b"{}")
-    return (
-        lambda: _set_property(table, other_writers="none"),
-        lambda: table.store.delete(trace),
-    )
+    return (lambda: _set_property(table, other_writers="none"), lambda: table.store.delete(trace))
 
 
 def _s3_fault(*faults: Any, request: str = "GET") -> Callable[[Stage], Scene]:
@@ -384,9 +381,7 @@ SITUATIONS: Mapping[str, Situation] = {
         _report("table/report.parquet"),
     ),
     "report-that-exists": Situation(
-        "a file with this name already exists",
-        "another name is chosen",
-        _report("old.parquet"),
+        "a file with this name already exists", "another name is chosen", _report("old.parquet")
     ),
     "read-only-file-system": Situation(
         "can only be read, because fsspec has no call",
@@ -409,9 +404,7 @@ SITUATIONS: Mapping[str, Situation] = {
         "does not know", "the name is corrected", _catalog(_refuse(404, "NOT_FOUND"), _recover)
     ),
     "no-location": Situation(
-        "location of",
-        "the entry is corrected",
-        _catalog(_enter(Entry()), _recover),
+        "location of", "the entry is corrected", _catalog(_enter(Entry()), _recover)
     ),
     "unusable-location": Situation(
         "states an unusable location of",
@@ -442,9 +435,7 @@ SITUATIONS: Mapping[str, Situation] = {
         _vending({"life": timedelta(hours=-1)}),
     ),
     "credentials-for-reading": Situation(
-        "for reading only",
-        "the right to write is granted",
-        _vending({"access": Access.READ}),
+        "for reading only", "the right to write is granted", _vending({"access": Access.READ})
     ),
     "moved-table": Situation(
         "the catalog now states another location than",

@@ -192,11 +192,7 @@ def removed(add: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("path", "partitionValues", "size", "deletionVector", "baseRowId", "stats", "tags")
     return (
         {key: add[key] for key in kept if key in add}
-        | {
-            "deletionTimestamp": 1_700_000_000_000,
-            "dataChange": True,
-            "extendedFileMetadata": True,
-        }
+        | {"deletionTimestamp": 1_700_000_000_000, "dataChange": True, "extendedFileMetadata": True}
         | {key: add[key] for key in ("defaultRowCommitVersion",) if key in add}
     )
 

@@ -68,12 +68,7 @@ def columns(draw: st.DrawFn, depth: int = 2) -> tuple[object, pa.DataType, st.Se
         delta = {"type": "array", "elementType": inner, "containsNull": True}
         return delta, pa.list_(arrow), st.lists(st.none() | values, max_size=3)
     if kind == "map":
-        delta = {
-            "type": "map",
-            "keyType": "string",
-            "valueType": inner,
-            "valueContainsNull": True,
-        }
+        delta = {"type": "map", "keyType": "string", "valueType": inner, "valueContainsNull": True}
         # Keys may be there twice, and their order counts.
         entries = st.lists(st.tuples(st.text(max_size=3), st.none() | values), max_size=3)
         return delta, pa.map_(pa.string(), arrow), entries
@@ -160,9 +155,7 @@ def spec_of(*fields: dict[str, object], tracked: bool = False, **changes: Any) -
         writer_features=tuple(features) if tracked else None,
     )
     metadata = Metadata(
-        id="t",
-        schema_string=schema_string(*fields),
-        configuration=ROW_TRACKING if tracked else {},
+        id="t", schema_string=schema_string(*fields), configuration=ROW_TRACKING if tracked else {}
     )
     return RewriteSpec(
         files=DataFileSpec(

@@ -134,9 +134,7 @@ TABLES = {
     table.feature: table
     for table in (
         Droppable(
-            feature="checkConstraints",
-            protocol=log.protocol(1, 3),
-            protected=log.protocol(1, 2),
+            feature="checkConstraints", protocol=log.protocol(1, 3), protected=log.protocol(1, 2)
         ),
         Droppable(
             feature="columnMapping",

@@ -364,10 +364,7 @@ class History:
         return [self._add([n], {own.physical: _text_of(n, own.kind)}, own) for n in values]
 
     def _add(
-        self,
-        values: list[int],
-        partition: dict[str, str],
-        partitioned: _Column | None = None,
+        self, values: list[int], partition: dict[str, str], partitioned: _Column | None = None
     ) -> dict[str, Any]:
         named = {c.name: c for c in self.columns if c is not partitioned}
         ids = list(range(self.ids, self.ids + len(values)))

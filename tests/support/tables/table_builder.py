@@ -329,11 +329,7 @@ _COLUMNS: Mapping[str, Mapping[str, pa.DataType]] = {
         "readerFeatures": _LIST,
         "writerFeatures": _LIST,
     },
-    "domainMetadata": {
-        "domain": pa.string(),
-        "configuration": pa.string(),
-        "removed": pa.bool_(),
-    },
+    "domainMetadata": {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()},
     "checkpointMetadata": {"version": pa.int64(), "tags": _MAP},
     "sidecar": {
         "path": pa.string(),

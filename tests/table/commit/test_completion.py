@@ -62,11 +62,7 @@ def test_timestamps_increase_with_a_clock_that_runs_backwards() -> None:
     table = TableBuilder(RacedStore())
     first = EPOCH_MS + 10_000_000
     table.commit(
-        [
-            log.commit_info(inCommitTimestamp=first),
-            TIMED,
-            log.metadata(configuration=IN_COMMIT),
-        ]
+        [log.commit_info(inCommitTimestamp=first), TIMED, log.metadata(configuration=IN_COMMIT)]
     )
     times = [first + 10 * n for n in range(1, 51)]
     races(table, *([log.commit_info(inCommitTimestamp=time)] for time in times))
@@ -236,9 +232,7 @@ def test_a_removed_domain_keeps_its_last_configuration() -> None:
 
 
 @pytest.mark.conformance("DOM-03", "TXN-11")
-def test_a_domain_without_its_feature_is_refused_before_any_write(
-    table: TableBuilder,
-) -> None:
+def test_a_domain_without_its_feature_is_refused_before_any_write(table: TableBuilder) -> None:
     txn = transaction(table)
     txn.stage_domain("mine", "{}")
     with pytest.raises(RefusedError, match="domainMetadata"):

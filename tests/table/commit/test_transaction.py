@@ -104,13 +104,7 @@ def test_requests_of_a_lost_race(table: TableBuilder) -> None:
     outcome = commit(txn)
     assert (outcome.version, outcome.attempts) == (4, 2)
     kinds = [step.kind for step in store.trace[opened:]]
-    assert kinds == [
-        "put_if_absent",
-        "list_from",
-        *["read"] * 3,
-        "put_if_absent",
-        "list_from",
-    ]
+    assert kinds == ["put_if_absent", "list_from", *["read"] * 3, "put_if_absent", "list_from"]
 
 
 @pytest.mark.conformance("TXN-01", "TXN-03", "LOG-09", "LOG-10")
@@ -184,9 +178,7 @@ def test_a_commit_without_remaining_actions_is_superseded() -> None:
         log.protocol(1, 7, writer_features=["coordinatedCommits-preview", "inCommitTimestamp"]),
     ],
 )
-def test_an_unsupported_protocol_is_refused_before_any_write(
-    protocol: log.Action,
-) -> None:
+def test_an_unsupported_protocol_is_refused_before_any_write(protocol: log.Action) -> None:
     table = built(protocol)
     store = FaultStore(table.store)
     txn = append(table, store=store)
@@ -248,11 +240,7 @@ def test_on_s3_a_dynamodb_log_is_refused(table: TableBuilder) -> None:
 
 @pytest.mark.conformance("DRAFT-03")
 @pytest.mark.parametrize(
-    "draft",
-    [
-        {"rowIdHighWaterMark": {"highWaterMark": 7}},
-        log.domain("mine", {"k": "v"}),
-    ],
+    "draft", [{"rowIdHighWaterMark": {"highWaterMark": 7}}, log.domain("mine", {"k": "v"})]
 )
 def test_row_tracking_drafts_are_converted_or_refused(draft: log.Action) -> None:
     table = built(TRACKED, None, draft)

@@ -318,11 +318,7 @@ def test_mapped_columns_are_found_at_every_level_and_keep_names_and_ids(
     rows = [[{struct[0].name: 5, "gone": 6}, None], None]
     files.add(pa.table([pa.array(rows, pa.list_(struct)), pa.array([1, 2])], schema=schema))
     done = files.rewrite(
-        spec(
-            *fields,
-            features=("columnMapping",),
-            configuration={"delta.columnMapping.mode": mode},
-        )
+        spec(*fields, features=("columnMapping",), configuration={"delta.columnMapping.mode": mode})
     )
     assert files.rows(done) == [
         {"p1": 1, "p2": [{"p3": 5, "p4": None}, None]},
@@ -363,8 +359,7 @@ def test_case_is_folded_only_where_one_column_is_meant(files: Files) -> None:
 
 @pytest.mark.conformance("RW-13", "RW-15")
 @pytest.mark.parametrize(
-    "what",
-    ["gone", "cut", "not Parquet", "more rows", "encrypted footer", "encrypted column"],
+    "what", ["gone", "cut", "not Parquet", "more rows", "encrypted footer", "encrypted column"]
 )
 def test_a_bad_file_is_named_and_the_others_are_done(files: Files, what: str) -> None:
     good = pa.table({"a": [1, 2]})
@@ -455,18 +450,13 @@ def test_iceberg_readers_get_partition_columns_and_ids_of_elements(files: Files)
             },
         ),
         field(
-            "d",
-            "date",
-            **{"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "p2"},
+            "d", "date", **{"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "p2"}
         ),
     ]
     wanted = spec(
         *mapped,
         features=("columnMapping", "icebergCompatV2"),
-        configuration={
-            "delta.columnMapping.mode": "name",
-            "delta.enableIcebergCompatV2": "true",
-        },
+        configuration={"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"},
         partitioned_by=("d",),
     )
     files.add(pa.table({"p1": [[1], None]}), partition={"p2": "2024-02-29"})

@@ -184,8 +184,7 @@ def a_batch_is_lost(patch: Patch) -> None:
 @fault
 def a_batch_is_there_twice(patch: Patch) -> None:
     on_write(
-        patch,
-        lambda number, batch: pa.concat_batches([batch, batch]) if number == 1 else batch,
+        patch, lambda number, batch: pa.concat_batches([batch, batch]) if number == 1 else batch
     )
 
 

@@ -150,7 +150,7 @@ def test_a_run_within_the_window_is_refused_before_it_writes(store: SteppedStore
 def test_a_run_of_several_commits_ends_with_those_that_it_has_made(store: SteppedStore) -> None:
     """Own commits end no window, those of others do."""
     TableBuilder(store).commit(
-        [TRACKED, log.metadata(), *(log.add(n, stats='{"numRecords":1}') for n in "abcd")],
+        [TRACKED, log.metadata(), *(log.add(n, stats='{"numRecords":1}') for n in "abcd")]
     )
     store.now_ms = lambda: store.clock_ms
 

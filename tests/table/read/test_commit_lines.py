@@ -296,9 +296,7 @@ def test_a_large_log_refuses_lines_that_only_a_small_one_searches(
 
 
 @pytest.mark.conformance("LOG-03")
-def test_opening_reads_a_long_commit_piece_by_piece(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_opening_reads_a_long_commit_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     adds = [add(f"{number}") for number in range(50)]
     table = started(*adds[:25], txn("app", 7), *adds[25:], add("last") | protocol())
     whole = table.open().snapshot()

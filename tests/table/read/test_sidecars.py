@@ -89,9 +89,7 @@ def test_a_sidecar_may_be_spelt_in_any_way_that_leads_to_its_folder(
     name = "über 100%.parquet"
     table = busy(MemoryStore(Address.parse(f"{root}/{spelling.replace(' ', '-')}")))
     path = SPELLINGS[spelling].format(
-        name=name.replace("%", "%25"),
-        encoded="%C3%BCber%20100%25.parquet",
-        root=table.store.root,
+        name=name.replace("%", "%25"), encoded="%C3%BCber%20100%25.parquet", root=table.store.root
     )
     write_with_sidecar(table, name, path)
     leave_only_the_checkpoint(table)

@@ -110,12 +110,7 @@ OTHERS = {
 }
 V2_ONLY = {
     "checkpointMetadata": {"version": "int64", "tags": MAP},
-    "sidecar": {
-        "path": "string",
-        "sizeInBytes": "int64",
-        "modificationTime": "int64",
-        "tags": MAP,
-    },
+    "sidecar": {"path": "string", "sizeInBytes": "int64", "modificationTime": "int64", "tags": MAP},
 }
 FILES = {"add": ADD, "remove": REMOVE}
 
@@ -258,8 +253,7 @@ def test_an_encoding_that_the_protocol_does_not_list_is_refused(setting: dict[st
 
 @pytest.mark.conformance("PQ-02")
 @pytest.mark.parametrize(
-    ("version", "pages"),
-    [(None, "1.0"), ("1.0.0", "1.0"), ("2.0.0", "2.0"), ("2.12.0", "2.0")],
+    ("version", "pages"), [(None, "1.0"), ("1.0.0", "1.0"), ("2.0.0", "2.0"), ("2.12.0", "2.0")]
 )
 def test_the_page_format_is_the_one_of_the_table(version: str | None, pages: str) -> None:
     assert ParquetStyle.of_table(None, version).page_version == pages

@@ -157,10 +157,7 @@ def cutting(monkeypatch: pytest.MonkeyPatch, verify: str) -> None:
     ("kind", "per_sidecar"), [("classic", 0), ("v2-parquet", 0), ("v2-json", 9), ("v2-parquet", 1)]
 )
 def test_damaged_file_actions_are_found_before_publication(
-    monkeypatch: pytest.MonkeyPatch,
-    tamper: Tamper,
-    kind: str,
-    per_sidecar: int,
+    monkeypatch: pytest.MonkeyPatch, tamper: Tamper, kind: str, per_sidecar: int
 ) -> None:
     tampering(monkeypatch, tamper)
     table = busy_table()
@@ -173,10 +170,7 @@ def test_damaged_file_actions_are_found_before_publication(
 @pytest.mark.parametrize("tamper", DAMAGE_TO_OTHERS.values(), ids=DAMAGE_TO_OTHERS)
 @pytest.mark.parametrize(("kind", "per_sidecar"), [("classic", 0), ("v2-classic", 2)])
 def test_damage_to_other_actions_is_found_before_publication(
-    monkeypatch: pytest.MonkeyPatch,
-    tamper: Tamper,
-    kind: str,
-    per_sidecar: int,
+    monkeypatch: pytest.MonkeyPatch, tamper: Tamper, kind: str, per_sidecar: int
 ) -> None:
     tampering(monkeypatch, tamper)
     expect_nothing_published(busy_table(), kind, per_sidecar)
@@ -197,9 +191,7 @@ def test_a_truncated_staged_file_is_never_announced(
 
 
 @pytest.mark.conformance("PQ-04")
-def test_a_truncated_staged_sidecar_is_never_published(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_truncated_staged_sidecar_is_never_published(monkeypatch: pytest.MonkeyPatch) -> None:
     cutting(monkeypatch, "verify_sidecar")
     table = busy_table()
     expect_nothing_published(table, "v2-json", 2)

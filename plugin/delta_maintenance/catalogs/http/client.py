@@ -191,11 +191,7 @@ class CatalogClient(RestClient):
         if status == 403 and "access token" in detail.lower():
             # Databricks.
             status = 401
-        return RequestRefused(
-            status=status,
-            code=code or f"HTTP {answer.status}",
-            detail=detail,
-        )
+        return RequestRefused(status=status, code=code or f"HTTP {answer.status}", detail=detail)
 
 
 def checked_settings(settings: CatalogSettings, *options: str, title: str) -> str:

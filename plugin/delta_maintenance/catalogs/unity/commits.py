@@ -84,8 +84,7 @@ def _load_state(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
         raise _contradiction(table, "no ID of the table")
     if table.table_id is not None and table_id.lower() != table.table_id.lower():
         raise CatalogError(
-            f"{table.name} was dropped and created again",
-            remedy="run again for the new table",
+            f"{table.name} was dropped and created again", remedy="run again for the new table"
         )
     allowed = answer.get("allowed-maintenance-operations")
     return _state(

@@ -45,9 +45,7 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument("--reason", metavar="TEXT", help="why the failure may stay; required")
     parser.add_argument(
-        "--until",
-        metavar="T",
-        help="the end: a date such as 2027-01-31, or a duration such as 7d",
+        "--until", metavar="T", help="the end: a date such as 2027-01-31, or a duration such as 7d"
     )
     parser.add_argument(
         "--until-changed",

@@ -196,10 +196,7 @@ class RowIdBackfill:
             operation, parameters = "UNSET TBLPROPERTIES", {"properties": _json(change.unset)}
         else:
             protocol = change.protocol or snapshot.protocol
-            operation, parameters = (
-                "UPGRADE PROTOCOL",
-                {"newProtocol": _json(protocol.to_json())},
-            )
+            operation, parameters = ("UPGRADE PROTOCOL", {"newProtocol": _json(protocol.to_json())})
         txn = self._transaction(
             snapshot,
             operation,

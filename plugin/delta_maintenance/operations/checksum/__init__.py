@@ -92,7 +92,7 @@ def result_facts(result: ChecksumResult) -> Facts:
                 else (outcome.version, outcome.status, "", "")
                 for outcome in result.versions
             ],
-        ),
+        )
     }
 
 

@@ -157,10 +157,7 @@ class CleanLogResult(Result):
 
 def plan_facts(plan: CleanLogPlan) -> Facts:
     """The groups of files to delete, and the files that are kept."""
-    facts: dict[str, object] = {
-        "oldest version": plan.oldest_version,
-        "reason": plan.reason,
-    }
+    facts: dict[str, object] = {"oldest version": plan.oldest_version, "reason": plan.reason}
     facts["held by"] = [str(holder) for holder in plan.held]
     for group in plan.groups:
         facts[group.kind] = [
@@ -177,9 +174,7 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
 
 def result_facts(result: CleanLogResult) -> Facts:
     """The deleted files of each group."""
-    facts: dict[str, object] = {
-        "oldest version": result.oldest_version,
-    }
+    facts: dict[str, object] = {"oldest version": result.oldest_version}
     facts["held by"] = [str(holder) for holder in result.held]
     for group in result.groups:
         facts[group.kind] = f"{group.deleted:,} of {group.planned:,} deleted"

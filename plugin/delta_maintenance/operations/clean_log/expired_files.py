@@ -142,9 +142,7 @@ def _temporary_files(entries: Iterable[LogEntry], young_ms: int) -> FileGroup | 
 
 
 def _sidecars(
-    entries: Iterable[LogEntry],
-    young_ms: int,
-    referenced: Callable[[], frozenset[str] | None],
+    entries: Iterable[LogEntry], young_ms: int, referenced: Callable[[], frozenset[str] | None]
 ) -> FileGroup | None:
     sidecars = [entry for entry in entries if entry.file.kind is LogFileKind.SIDECAR]
     if not any(_is_older(entry, young_ms) for entry in sidecars):

@@ -15,11 +15,7 @@ from delta_maintenance.storage.core.base import Store
 
 
 def write_rows(
-    rows: pa.Table,
-    address: str,
-    *,
-    table: Store,
-    storage_options: Mapping[str, str] | None = None,
+    rows: pa.Table, address: str, *, table: Store, storage_options: Mapping[str, str] | None = None
 ) -> None:
     """Writes rows about a table to a new Parquet file. See `write_batches`."""
     write_batches([rows], rows.schema, address, table=table, storage_options=storage_options)

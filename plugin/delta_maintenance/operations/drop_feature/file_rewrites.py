@@ -75,19 +75,13 @@ _VERBS: Mapping[Reason, RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]]
 }
 
 
-def _verb_of(
-    removal: FeatureRemoval,
-) -> RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]:
+def _verb_of(removal: FeatureRemoval) -> RewriteVerb[RewriteOptions, RewritePlan, RewriteResult]:
     assert removal.rewrites in ("deleted-rows", "old-types")
     return _VERBS[removal.rewrites]
 
 
 def planned_rewrite(
-    snapshot: Snapshot,
-    removal: FeatureRemoval,
-    *,
-    writers: DeclaredWriters,
-    now: datetime,
+    snapshot: Snapshot, removal: FeatureRemoval, *, writers: DeclaredWriters, now: datetime
 ) -> RewritePlan:
     """Plans which files to rewrite. Reads their footers for `old-types`.
 
@@ -112,12 +106,7 @@ def rewrite_files(
     """
     verb, versions, writer = _verb_of(removal), set[int](), committer.writer
     for _ in range(PASSES):
-        planned = planned_rewrite(
-            committer.snapshot(),
-            removal,
-            writers=writer,
-            now=writer.now(),
-        )
+        planned = planned_rewrite(committer.snapshot(), removal, writers=writer, now=writer.now())
         if planned.is_noop:
             return tuple(sorted(versions))
         context = RunContext(

@@ -128,9 +128,7 @@ class _DropFeatureRun:
         self.new_id = context.new_id
         self.progress = context.progress
         self.committer = Committer(
-            table=table,
-            feature=plan.options.feature,
-            writer=context.writer(plan.options),
+            table=table, feature=plan.options.feature, writer=context.writer(plan.options)
         )
         self.commits: list[DropCommit] = []
         self.checkpoints: list[int] = []
@@ -216,11 +214,7 @@ class _DropFeatureRun:
 
     def _outlook(self) -> HistoryOutlook:
         return history_outlook(
-            self.table,
-            self.committer.snapshot(),
-            self.removal,
-            self.options,
-            self._context_now(),
+            self.table, self.committer.snapshot(), self.removal, self.options, self._context_now()
         )
 
     def _context_now(self) -> RunContext:
@@ -307,10 +301,7 @@ class _DropFeatureRun:
             transaction = self.committer.begin(
                 snapshot,
                 "DROP FEATURE",
-                parameters={
-                    "featureName": name,
-                    "truncateHistory": self.options.truncate_history,
-                },
+                parameters={"featureName": name, "truncateHistory": self.options.truncate_history},
                 operation_id=self.planned.operation_id,
                 planned_version=self.planned.version,
             )

@@ -235,12 +235,7 @@ class _Decision:
             self.options.feature, state.protocol, state.metadata, tuple(state.domains)
         )
         staged = StagedActions(protocol=self.down.protocol, metadata=self.down.metadata)
-        require_committable(
-            snapshot,
-            staged,
-            drops=(removal.feature,),
-            writers=self.options,
-        )
+        require_committable(snapshot, staged, drops=(removal.feature,), writers=self.options)
         require_no_external_log(snapshot.log.store)
         if removal.rewrites == "physical-names":
             unmapped_domains(snapshot)
@@ -286,8 +281,7 @@ class _Decision:
         if "deletionVector" in removal.file_fields:
             retention = snapshot.properties.deleted_file_retention // timedelta(milliseconds=1)
             missing = missing_vector_tombstones(
-                snapshot,
-                deleted_after_ms=epoch_millis(passed_time(snapshot, self.now)) - retention,
+                snapshot, deleted_after_ms=epoch_millis(passed_time(snapshot, self.now)) - retention
             )
             if missing.num_rows:
                 yield _step(

@@ -190,9 +190,7 @@ class _Unmapping(RewriteCommits):
     def __init__(self, committer: Committer, snapshot: Snapshot, progress: Progress | None) -> None:
         target = target_size(snapshot, int(live_columns(snapshot).size.sum()))
         settings = CommitSettings(
-            operation="REMOVE COLUMN MAPPING",
-            parameters={},
-            writer=committer.writer,
+            operation="REMOVE COLUMN MAPPING", parameters={}, writer=committer.writer
         )
         contract = unmapping_contract(snapshot, target_bytes=target)
         super().__init__(committer.table, snapshot, contract, settings)

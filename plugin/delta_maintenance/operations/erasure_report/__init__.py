@@ -52,10 +52,7 @@ class ErasureReportOptions(Record):
         ),
     ]
     clones: tuple[str, ...] = option(
-        (),
-        "shallow clones of this table, which are searched too",
-        name="--clone",
-        metavar="URI",
+        (), "shallow clones of this table, which are searched too", name="--clone", metavar="URI"
     )
     """In addition to those of `holders`. The files of this table that they need have no end."""
     holders: Holders = Holders()
@@ -223,11 +220,7 @@ RECORD = OperationRecord(
     plan=ErasureReportPlan,
     result=ErasureReportResult,
     code="delta_maintenance.operations.erasure_report.operation",
-    outcomes={
-        "erased": Outcome.DONE,
-        "remains": Outcome.FAILED,
-        "uncertain": Outcome.FAILED,
-    },
+    outcomes={"erased": Outcome.DONE, "remains": Outcome.FAILED, "uncertain": Outcome.FAILED},
     subjects=("where",),
     report="every file that was read, with its checksum and its matching rows",
     plan_facts=plan_facts,

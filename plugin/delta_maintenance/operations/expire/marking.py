@@ -97,11 +97,7 @@ def marked(
 
 
 def _marked(
-    store: Store,
-    part: DataFileLayout,
-    limit: Limit,
-    file: SourceFile,
-    leaf: StatisticsLeaf | None,
+    store: Store, part: DataFileLayout, limit: Limit, file: SourceFile, leaf: StatisticsLeaf | None
 ) -> Marked:
     rows, before, expired = 0, BitMap64(), BitMap64()
     leaves = () if leaf is None else (leaf,)

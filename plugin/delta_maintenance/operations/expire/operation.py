@@ -50,11 +50,7 @@ def plan(
     is_noop = not surveyed.whole.files and not (
         reads_mixed and surveyed.mixed.files + surveyed.unknown.files
     )
-    notes = (
-        *_left(surveyed, options),
-        *doubled_note(surveyed.doubled),
-        *commit_notes(snapshot),
-    )
+    notes = (*_left(surveyed, options), *doubled_note(surveyed.doubled), *commit_notes(snapshot))
     if not is_noop:
         notes = (*notes, *kept_rows(snapshot, options.holders, context, rows="expired rows"))
     return ExpirePlan(

@@ -200,8 +200,7 @@ KINDS: Mapping[str, FindingKind] = {
         "--forget-overwritten-commits, and the operation again",
     ),
     "file-of-overwritten-commit": FindingKind(
-        "note",
-        "run fsck --forget-overwritten-commits, once the loss of the commit was dealt with",
+        "note", "run fsck --forget-overwritten-commits, once the loss of the commit was dealt with"
     ),
     "uncertain-commit": FindingKind(
         "warning",
@@ -381,8 +380,7 @@ KINDS: Mapping[str, FindingKind] = {
         "removes the entry from the table",
     ),
     "misnamed-file": FindingKind(
-        "corrupt",
-        "run fsck --repair, which copies the file to the name that readers look for",
+        "corrupt", "run fsck --repair, which copies the file to the name that readers look for"
     ),
     "doubtful-file": FindingKind(
         "corrupt",

@@ -377,11 +377,7 @@ class _Collected:
     removed: RowIdAudit = field(default_factory=RowIdAudit)
 
     def take(
-        self,
-        adds: pa.Table,
-        tombstones: pa.Table,
-        names: Sequence[str],
-        required: Sequence[Column],
+        self, adds: pa.Table, tombstones: pa.Table, names: Sequence[str], required: Sequence[Column]
     ) -> None:
         """Keeps the columns of a batch that are needed later; most of its size is statistics."""
         counts = record_counts(adds)

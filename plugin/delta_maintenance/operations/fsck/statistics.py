@@ -63,10 +63,7 @@ def statistics_of_every_column(snapshot: Snapshot) -> RequiredStatistics | None:
 
 
 def files_with_statistics(
-    snapshot: Snapshot,
-    present: pa.Table,
-    required: RequiredStatistics,
-    history: LogHistory | None,
+    snapshot: Snapshot, present: pa.Table, required: RequiredStatistics, history: LogHistory | None
 ) -> Iterator[pa.Table]:
     """Yields live files in parts, with the columns `stats` and `writer`, which the log is read
     again for. `present` is as in `Presence`, and `snapshot` one that was read to its end.

@@ -85,9 +85,7 @@ def require_no_new_keep(store: Store, known_names: frozenset[str]) -> None:
     new = stored_names(store) - known_names
     if new:
         raise RefusedError(
-            f"a version is now kept as {min(new)}",
-            table=store.root,
-            remedy="plan again",
+            f"a version is now kept as {min(new)}", table=store.root, remedy="plan again"
         )
 
 

@@ -76,11 +76,7 @@ def reader_holds(
 
 
 def _read_recorded(
-    snapshot: Snapshot,
-    reader: Reader,
-    holder: str,
-    now: datetime,
-    storage_options: StorageOptions,
+    snapshot: Snapshot, reader: Reader, holder: str, now: datetime, storage_options: StorageOptions
 ) -> ReaderHolds:
     if reader.address is None or reader.max_lag is not None:
         raise InvalidRequestError(
@@ -142,11 +138,7 @@ def _is_ahead(snapshot: Snapshot, position: StreamPosition) -> bool:
 
 
 def _state_of(
-    snapshot: Snapshot,
-    reader: Reader,
-    holder: str,
-    text: str,
-    storage_options: StorageOptions,
+    snapshot: Snapshot, reader: Reader, holder: str, text: str, storage_options: StorageOptions
 ) -> StreamState:
     address = Address.parse(text)
     alone = reader.kind == "last-read"

@@ -284,11 +284,7 @@ RECORD = OperationRecord(
     plan=LayoutPlan,
     result=LayoutResult,
     code="delta_maintenance.operations.layout.operation",
-    outcomes={
-        "pays": Outcome.DONE,
-        "does-not-pay": Outcome.DONE,
-        "below": Outcome.FAILED,
-    },
+    outcomes={"pays": Outcome.DONE, "does-not-pay": Outcome.DONE, "below": Outcome.FAILED},
     policy=PolicyPart(
         key="layout",
         rule="delta_maintenance.operations.layout.policy:LayoutRule",

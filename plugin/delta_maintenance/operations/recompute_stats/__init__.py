@@ -45,9 +45,7 @@ class RecomputeStatsOptions(Record):
         False, "recompute the statistics of all files, not only wrong ones", name="--all"
     )
     cluster_by: tuple[str, ...] = option(
-        (),
-        "the columns by which the table is to be clustered",
-        metavar="COLUMN",
+        (), "the columns by which the table is to be clustered", metavar="COLUMN"
     )
     files_per_commit: Positive = option(
         22_000, "files that one commit adds again, by default {default}"

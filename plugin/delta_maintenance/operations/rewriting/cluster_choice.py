@@ -164,11 +164,7 @@ def _clustered_otherwise(files: LiveColumns, tags: ClusteringTags) -> Mask:
 
 
 def _grown(
-    files: LiveColumns,
-    group: Numbers,
-    grouped: Mask,
-    new: npt.NDArray[np.float64],
-    most: Numbers,
+    files: LiveColumns, group: Numbers, grouped: Mask, new: npt.NDArray[np.float64], most: Numbers
 ) -> Mask:
     """Selects the files of the groups that are sorted again with the new files.
 

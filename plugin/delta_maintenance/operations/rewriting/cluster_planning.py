@@ -239,10 +239,7 @@ def _cube(files: LiveColumns, columns: str, chosen: Numbers) -> str | None:
 
 
 def _contract(
-    snapshot: Snapshot,
-    options: ClusterOptions,
-    order: Order,
-    total_bytes: int,
+    snapshot: Snapshot, options: ClusterOptions, order: Order, total_bytes: int
 ) -> Contract:
     contract = contract_for(snapshot, options, total_bytes)
     paths = tuple(column.path for column in order.columns)

@@ -187,10 +187,7 @@ def live_columns(snapshot: Snapshot) -> LiveColumns:
             batch: ActiveFiles, audit: PathAudit = audit, broken: list[str] = broken
         ) -> ActiveFiles:
             audit.add(
-                batch.adds,
-                batch.tombstones,
-                key_hashes=batch.add_hashes,
-                repeated=batch.repeated,
+                batch.adds, batch.tombstones, key_hashes=batch.add_hashes, repeated=batch.repeated
             )
             if not broken and (problem := rules.problem(batch.adds)) is not None:
                 broken.append(problem)

@@ -61,10 +61,7 @@ def plan_facts(plan: RewritePlan) -> Facts:
                 ],
             ),
         }
-    return facts | {
-        "left alone": _reasons(plan.left_alone),
-        "reason": plan.reason,
-    }
+    return facts | {"left alone": _reasons(plan.left_alone), "reason": plan.reason}
 
 
 def result_facts(result: RewriteResult) -> Facts:

@@ -65,17 +65,12 @@ class VacuumOptions(Record):
     to apply a plan that was approved some time ago.
     """
     keep_versions: tuple[Version, ...] = option(
-        (),
-        "versions whose files are all kept, whatever their age",
-        name="--keep-version",
+        (), "versions whose files are all kept, whatever their age", name="--keep-version"
     )
     streams: Streams = ()
     last_read: LastRead = ()
     clones: tuple[str, ...] = option(
-        (),
-        "shallow clones of this table, whose files are kept",
-        name="--clone",
-        metavar="URI",
+        (), "shallow clones of this table, whose files are kept", name="--clone", metavar="URI"
     )
     """In addition to those of `holders`."""
     holders: Holders = Holders()

@@ -236,10 +236,7 @@ def out_of_use(
     Counts the others in `dead`.
     """
     kinds = entries["kind"]
-    dead.keep(
-        "links and special files",
-        pc.sum(pc.equal(kinds, int(EntryKind.OTHER))).as_py() or 0,
-    )
+    dead.keep("links and special files", pc.sum(pc.equal(kinds, int(EntryKind.OTHER))).as_py() or 0)
     files = entries.filter(pc.equal(kinds, int(EntryKind.FILE))).select(STATUSES.names)
     paths = _one(files["path"])
     dead.listed += len(paths)

@@ -115,9 +115,7 @@ class LocalVacuum:
         if entries is None:
             entries = list_folder(store, search.rules)
         references, problem = read_references(
-            snapshot,
-            deleted_before_ms=request.deleted_before_ms,
-            keeps_live=request.requires_all,
+            snapshot, deleted_before_ms=request.deleted_before_ms, keeps_live=request.requires_all
         )
         references.held = [(h.holder, h.as_protected_paths(store.addresses)) for h in request.held]
         latest = request.complete(references)

@@ -32,10 +32,7 @@ COLUMNS = {
 
 
 def read_inventory(
-    address: str,
-    *,
-    roots: Sequence[str],
-    storage_options: Mapping[str, str] | None = None,
+    address: str, *, roots: Sequence[str], storage_options: Mapping[str, str] | None = None
 ) -> pa.Table:
     """Reads the files that an inventory lists below a table's root, as a `listing.TREE` without
     times.

@@ -115,11 +115,7 @@ def _survey(
     snapshot: Snapshot, options: VacuumOptions, context: RunContext, *, now: datetime
 ) -> VacuumSurvey:
     return survey(
-        snapshot,
-        options,
-        now=now,
-        engine=context.engine,
-        storage_options=context.storage_options,
+        snapshot, options, now=now, engine=context.engine, storage_options=context.storage_options
     )
 
 

@@ -450,8 +450,7 @@ def require_same_settings(settings: Settings, snapshot: Snapshot) -> None:
     """Raises `RefusedError` if a newer version has other settings for the deletion of files."""
     if Settings.of(snapshot) != settings:
         raise snapshot.refusal(
-            "the table's retention, partitioning or Iceberg support has just changed",
-            "plan again",
+            "the table's retention, partitioning or Iceberg support has just changed", "plan again"
         )
 
 

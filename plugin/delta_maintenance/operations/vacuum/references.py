@@ -130,10 +130,7 @@ class FileReferences:
 
 
 def read_references(
-    snapshot: Snapshot,
-    *,
-    deleted_before_ms: int,
-    keeps_live: bool = True,
+    snapshot: Snapshot, *, deleted_before_ms: int, keeps_live: bool = True
 ) -> tuple[FileReferences, str | None]:
     """Reads the references of a snapshot.
 
@@ -380,9 +377,7 @@ def _readable(content: _Content) -> tuple[FileLines, int | None]:
     return FileLines.of(content, beside).without_adds(), told_time(actions.commit_info)
 
 
-def _batches(
-    commits: Iterable[tuple[FileLines, bool]],
-) -> Iterator[tuple[list[FileLines], bool]]:
+def _batches(commits: Iterable[tuple[FileLines, bool]]) -> Iterator[tuple[list[FileLines], bool]]:
     """Yields the commits in batches; commits with and without the flag are in different batches."""
     waiting: dict[bool, list[FileLines]] = {True: [], False: []}
     sizes = {True: 0, False: 0}

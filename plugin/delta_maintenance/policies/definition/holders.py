@@ -146,11 +146,7 @@ class KeepRule(PolicyModel):
     def kept_version(self) -> KeptVersion:
         """Returns the kept version for the options of an operation."""
         return KeptVersion(
-            name=self.name,
-            version=self.version,
-            timestamp=self.at,
-            until=self.until,
-            why=self.why,
+            name=self.name, version=self.version, timestamp=self.at, until=self.until, why=self.why
         )
 
 

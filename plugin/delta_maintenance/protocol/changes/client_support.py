@@ -180,13 +180,7 @@ _NOT_IN_DELTA_SPARK = (
 """Release 4.4 refuses tables with these, so every release before it does."""
 _DATABRICKS = {
     "12.2 LTS": (*_LEGACY, "identityColumns", "allowColumnDefaults", "deletionVectors"),
-    "13.3 LTS": (
-        "timestampNtz",
-        "v2Checkpoint",
-        "clustering",
-        "domainMetadata",
-        "icebergCompatV1",
-    ),
+    "13.3 LTS": ("timestampNtz", "v2Checkpoint", "clustering", "domainMetadata", "icebergCompatV1"),
     "14.3 LTS": ("rowTracking", "icebergCompatV2"),
     "15.4 LTS": (),
     "16.4 LTS": ("checkpointProtection",),

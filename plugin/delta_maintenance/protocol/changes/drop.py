@@ -164,8 +164,7 @@ def removal_of(name: str) -> FeatureRemoval:
     feature = find_feature(name)
     if feature is None:
         raise UnsupportedFeatureError(
-            f"unknown table feature {name!r}",
-            remedy="use a name from the protocol of the table",
+            f"unknown table feature {name!r}", remedy="use a name from the protocol of the table"
         )
     removal = _REMOVALS.get(feature.name)
     if removal is None:

@@ -220,10 +220,7 @@ def _with_column_mapping(protocol: Protocol, before: Metadata, change: TableChan
     schema_string, highest = column_mapping.mapped_by_name(
         before.schema_string or "", max_column_id=integer_parser(minimum=0)(highest_id)
     )
-    configuration = {
-        **change.metadata.configuration,
-        column_mapping.MAX_COLUMN_ID: str(highest),
-    }
+    configuration = {**change.metadata.configuration, column_mapping.MAX_COLUMN_ID: str(highest)}
     metadata = replace(change.metadata, schema_string=schema_string, configuration=configuration)
     return replace(change, metadata=metadata)
 
@@ -259,13 +256,10 @@ def _iceberg_compatible(version: iceberg_compat.CompatVersion, change: TableChan
     if version == 1:
         unpartitioned = not metadata.partition_columns
         files = Obstacle(
-            problem=f"{feature} requires the partition columns in all data files",
-            remedy=rewrite,
+            problem=f"{feature} requires the partition columns in all data files", remedy=rewrite
         )
         return replace(
-            change,
-            forbids_vectors=vectors,
-            forbids_files=None if unpartitioned else files,
+            change, forbids_vectors=vectors, forbids_files=None if unpartitioned else files
         )
     highest = integer_parser(minimum=0)(metadata.configuration[column_mapping.MAX_COLUMN_ID])
     schema_string, highest = iceberg_compat.with_nested_ids(

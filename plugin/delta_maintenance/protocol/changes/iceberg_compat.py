@@ -66,8 +66,7 @@ def require_compatible(
         )
     if column_mapping_mode(protocol, metadata.configuration) == "none":
         raise RefusedError(
-            f"{name} requires column mapping",
-            remedy="set delta.columnMapping.mode to name as well",
+            f"{name} requires column mapping", remedy="set delta.columnMapping.mode to name as well"
         )
     if version == 1 and supports(protocol, "deletionVectors"):
         raise RefusedError(

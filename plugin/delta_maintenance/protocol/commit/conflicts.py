@@ -375,7 +375,7 @@ _HARMLESS_FEATURES = frozenset(
 """Features whose addition does not invalidate a commit that was started without them."""
 
 _REMEDIES: Mapping[Rule, str] = {
-    Rule.TRANSACTION: "check the commits of the application; the work may already be done",
+    Rule.TRANSACTION: "check the commits of the application; the work may already be done"
 }
 
 

@@ -125,8 +125,7 @@ def _check_paths(actions: StagedActions, root: str) -> None:
             twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
             path = _first(batch, pc.is_in(locations, value_set=twice))
             raise RefusedError(
-                f"a commit can contain at most one {action} action per path",
-                file=path,
+                f"a commit can contain at most one {action} action per path", file=path
             )
     added, removed = (
         logical_locations(batch, root=root) for batch in (actions.adds, actions.removes)

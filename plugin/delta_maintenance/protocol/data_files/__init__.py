@@ -2,8 +2,4 @@
 
 from delta_maintenance.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    layout="DataFileLayout PARQUET_ID",
-    names="FileNaming",
-)
+__getattr__, __dir__ = lazy_names(__name__, layout="DataFileLayout PARQUET_ID", names="FileNaming")

@@ -62,11 +62,7 @@ _SINGLE_TYPES: Mapping[str, Mapping[str, pa.DataType]] = {
         "readerFeatures": TEXTS,
         "writerFeatures": TEXTS,
     },
-    "domainMetadata": {
-        "domain": pa.string(),
-        "configuration": pa.string(),
-        "removed": pa.bool_(),
-    },
+    "domainMetadata": {"domain": pa.string(), "configuration": pa.string(), "removed": pa.bool_()},
     "checkpointMetadata": {"version": pa.int64(), "tags": STRING_MAP},
     "sidecar": {
         "path": pa.string(),

@@ -165,18 +165,10 @@ _PATTERNS: tuple[tuple[LogFileKind, Encoding | None, str], ...] = (
     (LogFileKind.MULTIPART_CHECKPOINT, "parquet", rf"{_VERSION}\.checkpoint\.{_PART}\.parquet"),
     (LogFileKind.UUID_CHECKPOINT, "json", rf"{_VERSION}\.checkpoint\.{_UUID}\.json"),
     (LogFileKind.UUID_CHECKPOINT, "parquet", rf"{_VERSION}\.checkpoint\.{_UUID}\.parquet"),
-    (
-        LogFileKind.COMPACTION,
-        "json",
-        rf"{_VERSION}\.(?P<end_version>[0-9]{{20}})\.compacted\.json",
-    ),
+    (LogFileKind.COMPACTION, "json", rf"{_VERSION}\.(?P<end_version>[0-9]{{20}})\.compacted\.json"),
     (LogFileKind.LAST_CHECKPOINT, None, LAST_CHECKPOINT),
     (LogFileKind.LAST_VACUUM_INFO, None, LAST_VACUUM_INFO),
-    (
-        LogFileKind.STAGED_COMMIT,
-        "json",
-        rf"{STAGED_COMMIT_DIRECTORY}/{_VERSION}\.{_UUID}\.json",
-    ),
+    (LogFileKind.STAGED_COMMIT, "json", rf"{STAGED_COMMIT_DIRECTORY}/{_VERSION}\.{_UUID}\.json"),
     (
         LogFileKind.SIDECAR,
         "parquet",

@@ -307,13 +307,7 @@ _COMPARED_WHOLE = {
     "deleted_record_counts": "deletedRecordCountsHistogramOpt",
 }
 _NAMES = frozenset(
-    {
-        "txnId",
-        *_COMPARED.values(),
-        *_COMPARED_WHOLE.values(),
-        "histogramOpt",
-        "allFiles",
-    }
+    {"txnId", *_COMPARED.values(), *_COMPARED_WHOLE.values(), "histogramOpt", "allFiles"}
 )
 
 

@@ -241,17 +241,10 @@ FEATURES: tuple[TableFeature, ...] = (
         name="identityColumns", kind=_WRITER, operations=_EVERYTHING, legacy_writer_version=6
     ),
     TableFeature(name="allowColumnDefaults", kind=_WRITER, operations=_EVERYTHING),
-    TableFeature(
-        name="deletionVectors",
-        kind=_BOTH,
-        operations=_EVERYTHING,
-    ),
+    TableFeature(name="deletionVectors", kind=_BOTH, operations=_EVERYTHING),
     TableFeature(name="domainMetadata", kind=_WRITER, operations=_EVERYTHING),
     TableFeature(
-        name="rowTracking",
-        kind=_WRITER,
-        operations=_EVERYTHING,
-        requires=("domainMetadata",),
+        name="rowTracking", kind=_WRITER, operations=_EVERYTHING, requires=("domainMetadata",)
     ),
     TableFeature(
         name="timestampNtz", kind=_BOTH, operations=_EVERYTHING, aliases=("timestampNTZ",)
@@ -260,22 +253,13 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(name="vacuumProtocolCheck", kind=_BOTH, operations=_EVERYTHING),
     TableFeature(name="inCommitTimestamp", kind=_WRITER, operations=_EVERYTHING),
     TableFeature(
-        name="clustering",
-        kind=_WRITER,
-        operations=_EVERYTHING,
-        requires=("domainMetadata",),
+        name="clustering", kind=_WRITER, operations=_EVERYTHING, requires=("domainMetadata",)
     ),
     TableFeature(
-        name="typeWidening",
-        kind=_BOTH,
-        operations=_EVERYTHING,
-        aliases=("typeWidening-preview",),
+        name="typeWidening", kind=_BOTH, operations=_EVERYTHING, aliases=("typeWidening-preview",)
     ),
     TableFeature(
-        name="variantType",
-        kind=_BOTH,
-        operations=_EVERYTHING,
-        aliases=("variantType-preview",),
+        name="variantType", kind=_BOTH, operations=_EVERYTHING, aliases=("variantType-preview",)
     ),
     TableFeature(
         name="variantShredding",
@@ -285,16 +269,10 @@ FEATURES: tuple[TableFeature, ...] = (
         aliases=("variantShredding-preview",),
     ),
     TableFeature(
-        name="icebergCompatV1",
-        kind=_WRITER,
-        operations=_EVERYTHING,
-        requires=("columnMapping",),
+        name="icebergCompatV1", kind=_WRITER, operations=_EVERYTHING, requires=("columnMapping",)
     ),
     TableFeature(
-        name="icebergCompatV2",
-        kind=_WRITER,
-        operations=_EVERYTHING,
-        requires=("columnMapping",),
+        name="icebergCompatV2", kind=_WRITER, operations=_EVERYTHING, requires=("columnMapping",)
     ),
     TableFeature(
         name="catalogManaged",
@@ -307,11 +285,7 @@ FEATURES: tuple[TableFeature, ...] = (
     ),
     # Features without a description, or described only by an RFC.
     TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),
-    TableFeature(
-        name="materializePartitionColumns",
-        kind=_WRITER,
-        operations=_EVERYTHING,
-    ),
+    TableFeature(name="materializePartitionColumns", kind=_WRITER, operations=_EVERYTHING),
     TableFeature(
         name="geospatial",
         kind=_BOTH,

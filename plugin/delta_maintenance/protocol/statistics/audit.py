@@ -42,15 +42,7 @@ _BOUNDS = {"minValues": False, "maxValues": True}
 _EVERY_COLUMN = {"delta.dataSkippingNumIndexedCols": "-1", "delta.dataSkippingStatsColumns": ""}
 _EXACT_DIGITS = 15
 """Decimals with at most so many digits survive a conversion to a double."""
-AUDITED = (
-    "path",
-    "size",
-    "modificationTime",
-    "stats",
-    "stats_parsed",
-    "deletionVector",
-    "tags",
-)
+AUDITED = ("path", "size", "modificationTime", "stats", "stats_parsed", "deletionVector", "tags")
 """The fields of an add that an audit reads."""
 
 
@@ -385,9 +377,7 @@ def with_statistics(
 
 
 def with_live_bounds(
-    adds: pa.Table,
-    required: RequiredStatistics,
-    computed: Sequence[ComputedStatistics],
+    adds: pa.Table, required: RequiredStatistics, computed: Sequence[ComputedStatistics]
 ) -> pa.Table:
     """Returns adds of files that get other deletion vectors: with statistics that state their
     physical rows, and that bounds may be those of deleted rows.

@@ -69,9 +69,7 @@ def compare_column(
     doubtful = np.where(is_known, ~exact & (excludes | differs | (only_nulls & ~all_null)), cut)
     wrong = exact & (excludes | misleads)
     return StatisticsComparison(
-        wrong=wrong,
-        loose=exact & ~audited.has_vector & loose & ~wrong,
-        doubtful=doubtful,
+        wrong=wrong, loose=exact & ~audited.has_vector & loose & ~wrong, doubtful=doubtful
     )
 
 

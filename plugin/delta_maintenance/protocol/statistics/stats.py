@@ -136,9 +136,7 @@ def _replace_counts(counts: pa.Array, certain: npt.NDArray[np.bool_], parsed: pa
     return pa.concat_arrays([counts, parsed]).take(integers(rows))
 
 
-def _leading_counts(
-    texts: pa.StringArray,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _leading_counts(texts: pa.StringArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Returns the count at the beginning of each text, and whether it is certain.
 
     The last texts are not certain if the buffer ends before the end of the parsed prefix.

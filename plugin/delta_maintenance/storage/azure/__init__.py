@@ -2,7 +2,4 @@
 
 from delta_maintenance.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    client="AzureClient AzureFailure",
-)
+__getattr__, __dir__ = lazy_names(__name__, client="AzureClient AzureFailure")

@@ -81,6 +81,5 @@ def require_package(module: str, *, addresses: str, extra: str) -> None:
     except ImportError as error:
         package = module.replace(".", "-").replace("_", "-")
         raise InvalidRequestError(
-            f"{addresses} need the package {package}",
-            remedy=f"install delta-maintenance[{extra}]",
+            f"{addresses} need the package {package}", remedy=f"install delta-maintenance[{extra}]"
         ) from error

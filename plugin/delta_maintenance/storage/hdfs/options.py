@@ -181,9 +181,7 @@ _WEBHDFS_NAMES = {
 
 
 def parse_options(
-    address: Address,
-    given: Mapping[str, str] | None,
-    environment: Mapping[str, str] | None = None,
+    address: Address, given: Mapping[str, str] | None, environment: Mapping[str, str] | None = None
 ) -> NativeOptions | WebHdfsOptions:
     """Parses the options of an `hdfs:`, `webhdfs:` or `swebhdfs:` address.
 

@@ -2,7 +2,4 @@
 
 from delta_maintenance.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    store="LocalStore",
-)
+__getattr__, __dir__ = lazy_names(__name__, store="LocalStore")

@@ -2,8 +2,4 @@
 
 from delta_maintenance.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    client="S3Client S3Failure S3Options",
-    store="S3Store",
-)
+__getattr__, __dir__ = lazy_names(__name__, client="S3Client S3Failure S3Options", store="S3Store")

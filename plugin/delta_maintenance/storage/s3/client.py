@@ -217,8 +217,7 @@ class S3Client:
             from fsspec.asyn import sync
         except ImportError as error:
             raise InvalidRequestError(
-                "addresses on S3 need the package s3fs",
-                remedy="install delta-maintenance[s3]",
+                "addresses on S3 need the package s3fs", remedy="install delta-maintenance[s3]"
             ) from error
         self.sleep = sleep
         self._meter = Meter()

@@ -83,10 +83,7 @@ class S3OldVersions:
         markers: dict[str, str] = {}
         while True:
             page = self._call(
-                "list_object_versions",
-                "s3:ListBucketVersions",
-                Prefix=self._prefix,
-                **markers,
+                "list_object_versions", "s3:ListBucketVersions", Prefix=self._prefix, **markers
             )
             entries = [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
             # The newest version of a key first; of equal times, the current one.

@@ -205,10 +205,7 @@ class DataprocBatch(Record):
             "container_image": submission.code.image,
             "properties": submission.properties(driver_environment="spark.dataproc.driverEnv."),
         }
-        execution = {
-            "service_account": self.service_account,
-            "subnetwork_uri": self.subnetwork_uri,
-        }
+        execution = {"service_account": self.service_account, "subnetwork_uri": self.subnetwork_uri}
         batch = {
             "pyspark_batch": _pyspark(submission),
             "runtime_config": with_value(runtime),

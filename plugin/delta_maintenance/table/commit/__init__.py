@@ -2,7 +2,4 @@
 
 from delta_maintenance.lazy import lazy_names
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    transaction="Transaction Writer",
-)
+__getattr__, __dir__ = lazy_names(__name__, transaction="Transaction Writer")

@@ -61,9 +61,7 @@ class LateDeletions:
 
 
 def late_deletions(
-    store: Store,
-    done: RewrittenBin,
-    now: Mapping[int, DeletionVectorDescriptor | None | str],
+    store: Store, done: RewrittenBin, now: Mapping[int, DeletionVectorDescriptor | None | str]
 ) -> LateDeletions | None:
     """Returns the rows that were deleted from the sources of a bin since it was read.
 
@@ -267,12 +265,7 @@ def without_rows(
 
 
 def _as_source(
-    name: str,
-    path: str,
-    rows: int,
-    gone: BitMap64 | None,
-    spec: RewriteSpec,
-    done: RewrittenBin,
+    name: str, path: str, rows: int, gone: BitMap64 | None, spec: RewriteSpec, done: RewrittenBin
 ) -> SourceFile:
     vector = None if gone is None else DeletionVectorDescriptor.inline(gone)
     # The file already contains the row ID of every row, so these values are never used.

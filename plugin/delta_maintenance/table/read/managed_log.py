@@ -121,9 +121,7 @@ class ManagedStore(WrappedStore):
             self._state, self._unreadable = state, unreadable
         staged = [
             FileStatus(
-                path=commit_path(commit.version),
-                size=commit.size,
-                modified_ms=commit.modified_ms,
+                path=commit_path(commit.version), size=commit.size, modified_ms=commit.modified_ms
             )
             for commit in state.commits
             if commit not in unreadable

@@ -59,9 +59,7 @@ def test_bounds_that_every_writer_stores_alike_are_believed(
 
 @pytest.mark.conformance("RW-23")
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_bounds_of_floats_are_believed_because_chunks_with_nan_have_none(
-    kind: pa.DataType,
-) -> None:
+def test_bounds_of_floats_are_believed_because_chunks_with_nan_have_none(kind: pa.DataType) -> None:
     wanted = ColumnStatistics(nulls=1, kind=kind, least=-0.5, greatest=1.5)
     for created_by in (SPARK, ARROW, "parquet-rs version 60.0.0", ""):
         assert bounds([1.5, None, -0.5], kind, created_by=created_by) == wanted

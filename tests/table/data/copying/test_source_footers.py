@@ -196,16 +196,10 @@ def test_statistics_of_columns_with_dots_in_their_names_are_not_exchanged(kind: 
         }
     )
     inner = {"type": "struct", "fields": [field("b", kind)]}
-    fields = {
-        "a": field("a", inner),
-        "a.b": field("a.b", "long"),
-        "c": field("c", "string"),
-    }
+    fields = {"a": field("a", inner), "a.b": field("a.b", "long"), "c": field("c", "string")}
     for order in (["a", "a.b", "c"], ["a.b", "c", "a"], ["a", "c", "a.b"]):
         metadata = Metadata(
-            id="t",
-            schema_string=schema_string(*(fields[name] for name in order)),
-            configuration={},
+            id="t", schema_string=schema_string(*(fields[name] for name in order)), configuration={}
         )
         files = DataFileSpec(
             layout=DataFileLayout.of(PLAIN, metadata),

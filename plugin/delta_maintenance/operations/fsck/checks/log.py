@@ -112,11 +112,7 @@ def check_stated_version(store: Store, last_version: int, findings: Findings) ->
     lost = store.lost_commit(last_version) if isinstance(store, ManagedStore) else None
     if lost is not None:
         findings.add(
-            "lost-commit",
-            lost.problem,
-            version=lost.version,
-            path=lost.file,
-            remedy=lost.remedy,
+            "lost-commit", lost.problem, version=lost.version, path=lost.file, remedy=lost.remedy
         )
 
 
@@ -348,11 +344,7 @@ def _differs(store: Store, path: str, size: int, name: str) -> bool:
 
 
 def check_checksums(
-    store: Store,
-    inventory: LogInventory,
-    last: int,
-    history: LogHistory | None,
-    findings: Findings,
+    store: Store, inventory: LogInventory, last: int, history: LogHistory | None, findings: Findings
 ) -> None:
     """Reads every checksum, and compares those of versions that the history covers.
 
@@ -382,9 +374,7 @@ def check_checksums(
 
 
 def _compare(
-    history: LogHistory,
-    stated: Mapping[int, tuple[LogEntry, VersionChecksum]],
-    findings: Findings,
+    history: LogHistory, stated: Mapping[int, tuple[LogEntry, VersionChecksum]], findings: Findings
 ) -> None:
     totals = history.files.totals()
     times = {fact.version: fact.in_commit_timestamp for fact in history.commits}

@@ -248,11 +248,7 @@ def _add_other_spellings(others: pa.Table, findings: Findings, version: int) -> 
 
 
 def _check_removed(
-    files: TableFiles,
-    tombstones: pa.Table,
-    findings: Findings,
-    version: int,
-    kept_from_ms: int,
+    files: TableFiles, tombstones: pa.Table, findings: Findings, version: int, kept_from_ms: int
 ) -> None:
     # Files of expired tombstones may exist, too, and are then no other spelling of a live file.
     locations, external = files.find(tombstones["path"])

@@ -387,8 +387,7 @@ def _files(present: pa.Table, first: int) -> pa.Table:
         "location": as_uris(present["location"].combine_chunks()),
     }
     return pa.table(
-        [columns[name] if name in columns else present[name] for name in FILES.names],
-        schema=FILES,
+        [columns[name] if name in columns else present[name] for name in FILES.names], schema=FILES
     )
 
 

@@ -121,12 +121,7 @@ def copy_file(
             remedy="find out what else writes to this folder",
         )
     digest = RowsDigest(spec.layout.schema, partition, kind)
-    expected = Expected(
-        rows=rows,
-        groups=groups,
-        encoded=encoded,
-        digest=digest,
-    )
+    expected = Expected(rows=rows, groups=groups, encoded=encoded, digest=digest)
     try:
         # The bytes of a local file are still in the processor's cache when their CRC is computed.
         # Each read of a remote one is a request.
@@ -331,8 +326,5 @@ def _groups(data: bytes) -> Iterator[EncodedGroup]:
     metadata = pq.read_metadata(file)
     for at, tree in enumerate(StoredFooter(file).tree.structs(ROW_GROUPS)):
         yield EncodedGroup(
-            file=file,
-            tree=tree,
-            metadata=metadata.row_group(at),
-            created_by=metadata.created_by,
+            file=file, tree=tree, metadata=metadata.row_group(at), created_by=metadata.created_by
         )

@@ -128,10 +128,7 @@ class Chunk:
             raise MalformedThriftError("a column chunk has no position")
         # Some writers store 0 if there is no dictionary.
         return cls(
-            tree=tree,
-            metadata=metadata,
-            start=metadata.number(DICTIONARY_PAGE) or data,
-            size=size,
+            tree=tree, metadata=metadata, start=metadata.number(DICTIONARY_PAGE) or data, size=size
         )
 
     def range_of(self, offset: int, size: int, tree: Struct) -> tuple[int, int] | None:
@@ -156,10 +153,7 @@ class _FooterCheck:
         self._leaf = 0
         self._of_file: _Readers = {4: self._row_groups}
         self._of_row_group: _Readers = {1: self._columns}
-        self._of_column: _Readers = {
-            3: self._column_metadata,
-            8: self._crypto_metadata,
-        }
+        self._of_column: _Readers = {3: self._column_metadata, 8: self._crypto_metadata}
         self._of_column_metadata: _Readers = {
             1: self._type,
             4: self._codec,
