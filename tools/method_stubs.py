@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from inspect import Parameter, signature
 from pathlib import Path
@@ -14,8 +16,6 @@ from delta_maintenance.delta_table.methods import operation_method
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find
 
 STUB = Path(__file__).parents[1] / "plugin/delta_maintenance/delta_table/methods.pyi"
-
-_WIDTH = 100
 
 _HEAD = """\
 # Written by tools/method_stubs.py from the records of the operations.
@@ -51,24 +51,24 @@ def text() -> str:
         record.plan.__module__: sorted((record.plan.__name__, record.result.__name__))
         for record in records
     }
-    imports = [_import(*each) for each in sorted((documents | _MODULES).items())]
+    imports = [
+        f"from {module} import {', '.join(names)}"
+        for module, names in sorted((documents | _MODULES).items())
+    ]
     methods = "".join(line for record in records for line in _methods(record))
-    return "\n".join([_HEAD, *imports, _BODY]) + methods + _TAIL
-
-
-def _import(module: str, names: list[str]) -> str:
-    line = f"from {module} import {', '.join(names)}"
-    if len(line) <= _WIDTH:
-        return line
-    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+    unformatted = "\n".join([_HEAD, *imports, _BODY]) + methods + _TAIL
+    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(STUB), "-"]
+    return subprocess.run(
+        ruff, input=unformatted, stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
 
 
 def _methods(record: AnyOperation) -> Iterator[str]:
     method = operation_method(record)
     for document, flag in ((record.result, "Literal[False] = ..."), (record.plan, "Literal[True]")):
-        lines = "".join(f"        {each},\n" for each in _parameters(method, flag))
-        head = f"    @overload\n    def {method.__name__}(\n"
-        yield f"{head}{lines}    ) -> {document.__name__}: ...\n"
+        parameters = ", ".join(_parameters(method, flag))
+        yield f"    @overload\n    def {method.__name__}({parameters})"
+        yield f" -> {document.__name__}: ...\n"
 
 
 def _parameters(method: Callable[..., Any], dry_run: str) -> Iterator[str]:

@@ -44,6 +44,7 @@ def test_every_operation_is_a_method_with_the_options_of_its_record() -> None:
         assert all(f"    {each}: " in method.__doc__ for each in found)
 
 
+@pytest.mark.process
 def test_the_stub_states_the_methods_of_the_records() -> None:
     assert method_stubs.STUB.read_text() == method_stubs.text(), "run tools/method_stubs.py"
 

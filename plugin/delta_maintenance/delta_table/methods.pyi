@@ -454,18 +454,10 @@ class OperationMethods:
     ) -> CheckpointPlan: ...
     @overload
     def checksum(
-        self,
-        *,
-        checkpoints: bool = ...,
-        dry_run: Literal[False] = ...,
+        self, *, checkpoints: bool = ..., dry_run: Literal[False] = ...
     ) -> ChecksumResult: ...
     @overload
-    def checksum(
-        self,
-        *,
-        checkpoints: bool = ...,
-        dry_run: Literal[True],
-    ) -> ChecksumPlan: ...
+    def checksum(self, *, checkpoints: bool = ..., dry_run: Literal[True]) -> ChecksumPlan: ...
     @overload
     def compact_log(
         self,
