@@ -56,11 +56,13 @@ def text() -> str:
         for module, names in sorted((documents | _MODULES).items())
     ]
     methods = "".join(line for record in records for line in _methods(record))
-    unformatted = "\n".join([_HEAD, *imports, _BODY]) + methods + _TAIL
-    ruff = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(STUB), "-"]
-    return subprocess.run(
-        ruff, input=unformatted, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
+    return formatted("\n".join([_HEAD, *imports, _BODY]) + methods + _TAIL, STUB)
+
+
+def formatted(stub: str, path: Path) -> str:
+    """Returns the text of a stub as ruff formats it."""
+    command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
+    return subprocess.run(command, input=stub, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def _methods(record: AnyOperation) -> Iterator[str]:

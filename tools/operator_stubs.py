@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from delta_maintenance.delta_table.methods import annotation
 from delta_maintenance.operations.core.flags import FlagField
 from delta_maintenance.operations.core.registry import BUILT_IN, find
 from delta_maintenance_airflow.operators.descriptions import OperatorDescription, describe
+from method_stubs import formatted
 
 STUB = Path(__file__).parents[1] / "operators/delta_maintenance_airflow/operators/__init__.pyi"
 
@@ -39,8 +39,7 @@ def main() -> None:
 def text() -> str:
     """The stub, from the records."""
     classes = "".join(f"\n{_class(describe(find(name)))}" for name in sorted(BUILT_IN))
-    # The formatter leaves no line between classes without a body.
-    return _HEAD + re.sub(r"(\): \.\.\.\n)\n(?=class .*\): \.\.\.\n)", r"\1", classes)
+    return formatted(_HEAD + classes, STUB)
 
 
 def _class(description: OperatorDescription) -> str:
@@ -48,12 +47,12 @@ def _class(description: OperatorDescription) -> str:
     if not description.subjects:
         return f"{head} ...\n"
     fields = "".join(f"    {each.name}: {_type(each)}\n" for each in description.subjects)
-    arguments = "".join(
-        f"        {each.name}: {_type(each)}{'' if each.is_required else ' = ...'},\n"
+    arguments = ", ".join(
+        f"{each.name}: {_type(each)}{'' if each.is_required else ' = ...'}"
         for each in description.subjects
     )
-    init = f"    def __init__(\n        self,\n        *,\n{arguments}        **kwargs: Any,\n"
-    return f"{head}\n{fields}{init}    ) -> None: ...\n"
+    init = f"    def __init__(self, *, {arguments}, **kwargs: Any) -> None: ...\n"
+    return f"{head}\n{fields}{init}"
 
 
 def _type(field: FlagField) -> str:

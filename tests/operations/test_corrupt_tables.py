@@ -43,6 +43,7 @@ REFUSED = {
     # The latest version cannot be opened.
     "unreadable-version": WRITING,
     "log-gap": WRITING,
+    "overwritten-commit": WRITING,
     # What a checkpoint, or the hint, states of the checkpoint is known when a table is open.
     "sidecar-size": WRITING,
     "sidecar-differs": WRITING,

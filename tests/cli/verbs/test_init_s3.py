@@ -118,7 +118,8 @@ def test_other_writers_are_those_of_the_command_line(
     [
         (("1\n",), {"other_writers": "conditional_put"}, "due"),
         (("maybe\n", "2\n"), {"other_writers": "none"}, "due"),
-        (("3\n",), {"other_writers": "spark", "quiet": "10 minutes"}, "due"),
+        # The last commit is younger than the quiet window.
+        (("3\n",), {"other_writers": "spark", "quiet": "10 minutes"}, "blocked"),
         (("\n",), {"other_writers": "spark"}, "blocked"),
         (("\x04",), {"other_writers": "spark"}, "blocked"),
     ],

@@ -132,13 +132,13 @@ def test_each_deleted_row_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> N
     made = Rewritten()
     path = made.paths["y"][1]
     compared: list[int] = []
-    original = carried_deletions._sums_at
+    original = carried_deletions._hashes_at
 
     def noted(*given: Any) -> Any:
         compared.append(len(given[2]))
         return original(*given)
 
-    monkeypatch.setattr(carried_deletions, "_sums_at", noted)
+    monkeypatch.setattr(carried_deletions, "_hashes_at", noted)
     # Each commit of the bins loses two races.
     race(made, *(lambda at=at: made.table.delete(path, at) for at in ([0], [0, 2, 3])))
     assert fates(made.optimize())["y"] == "remapped"

@@ -182,6 +182,9 @@ def test_no_other_module_deletes_files_of_a_table() -> None:
         "table/write/checkpoint_writer.py",
         # The manifests of partitions that have no live files any more.
         "table/commit/manifests.py",
+        # The copies of commits beside Delta Spark.
+        "table/commit/guarded.py",
+        "table/evidence/overwritten_commits.py",
         # New data files of a commit that failed for certain, or of a bin that was not finished.
         "table/commit/beside_writers.py",
         "table/data/rewrite.py",
