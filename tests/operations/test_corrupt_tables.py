@@ -44,6 +44,7 @@ REFUSED = {
     "unreadable-version": WRITING,
     "log-gap": WRITING,
     "overwritten-commit": WRITING,
+    "needed-overwritten-commit": WRITING,
     # What a checkpoint, or the hint, states of the checkpoint is known when a table is open.
     "sidecar-size": WRITING,
     "sidecar-differs": WRITING,

@@ -212,6 +212,11 @@ SEEDS: dict[str, Seed] = {
         lambda t: t.rewrite(0, PROTOCOL), "_delta_log", {"remove-of-absent-file": 2}
     ),
     "overwritten-commit": Seed(lose_commit, COPY, {"file-of-overwritten-commit": 1}),
+    "needed-overwritten-commit": Seed(
+        lambda t: [lose_commit(t), t.step(log.remove("lost"))],
+        COPY,
+        {"file-of-overwritten-commit": 1, "remove-of-absent-file": 1},
+    ),
     "file-of-overwritten-commit": Seed(lose_commit, "lost", {"overwritten-commit": 1}),
     "uncertain-commit": Seed(lambda t: lose_commit(t, marked=False), COPY),
     "log-gap": Seed(lambda t: t.drop(commit_name(2)), commit(2), {"unreadable-version": 1}),

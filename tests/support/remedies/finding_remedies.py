@@ -104,10 +104,8 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
     "unreadable-version": played(RESTORE),
     "log-gap": played(RESTORE),
     "lost-commit": (ByPerson("from the catalog which of the staged files is the commit"),),
-    "overwritten-commit": (
-        ByPerson("what later versions need of the commit"),
-        *played("fsck --forget-overwritten-commits"),
-    ),
+    "overwritten-commit": played("fsck --forget-overwritten-commits"),
+    "needed-overwritten-commit": (ByPerson("how to repeat the commit that replaced it"),),
     "file-of-overwritten-commit": played("fsck --forget-overwritten-commits"),
     "uncertain-commit": played(*AGED),
     "history-gap": (*played(RESTORE), *played(*AGED)),

@@ -187,8 +187,13 @@ def test_versions_that_need_a_lost_file_are_named(table: TableBuilder, store: St
     store.spark_commits(log.remove("c"), log.add("d"))
     store.spark_commits(log.add("e"))
     store.spark_commits(log.add("s"), version=1)
-    with pytest.raises(CorruptTableError, match="versions 2 refer to files that it added"):
+    with pytest.raises(CorruptTableError, match="version 2 refers to files that it added"):
         verify_guarded(store)
+    # That ends only when the log has the commit again.
+    found = run(store, "fsck", forget_overwritten_commits=True)
+    assert found.findings[0].kind == "needed-overwritten-commit" and found.repairs == ()
+    store.put(f"_delta_log/{1:020d}.json", store.read(found.findings[0].path))
+    assert kinds(run(store, "fsck")) == {}
 
 
 def test_the_end_of_a_run_notices_it(table: TableBuilder, store: SteppedStore) -> None:

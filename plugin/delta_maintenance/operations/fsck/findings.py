@@ -126,7 +126,7 @@ class Findings:
         shown: list[Finding] = []
         table = self.table()
         kinds = table["kind"].combine_chunks()
-        for kind in sorted(self.counts, key=lambda name: (_RANK[KINDS[name].severity], name)):
+        for kind in sorted(self.counts, key=_order):
             rows = pc.indices_nonzero(pc.equal(kinds, kind))[:per_kind]
             shown.extend(Finding(**row) for row in table.take(rows).to_pylist())
         return tuple(shown)
@@ -142,6 +142,12 @@ class Findings:
         self._single = []
 
 
+def _order(kind: str) -> tuple[int, bool, str]:
+    return _RANK[KINDS[kind].severity], kind not in _CAUSES, kind
+
+
+_CAUSES = ("needed-overwritten-commit", "overwritten-commit")
+"""Kinds from which other findings follow, such as checksums of commits that were overwritten."""
 _MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
@@ -195,9 +201,13 @@ KINDS: Mapping[str, FindingKind] = {
     "lost-commit": FindingKind("corrupt", LOST_COMMIT),
     "overwritten-commit": FindingKind(
         "corrupt",
-        "restore what later versions need from the copy, from the files that the commit added, or "
-        "from the old version of the commit in a versioned bucket; then run fsck "
-        "--forget-overwritten-commits, and the operation again",
+        "run fsck --forget-overwritten-commits, and the operation again: after a lost rewrite, the "
+        "files that it removed contain the same rows",
+    ),
+    "needed-overwritten-commit": FindingKind(
+        "corrupt",
+        "stop all writers, put the copy back under the name of the commit, and repeat the commit "
+        "that replaced it (docs/concepts/other-writers.md#a-quiet-window)",
     ),
     "file-of-overwritten-commit": FindingKind(
         "note", "run fsck --forget-overwritten-commits, once the loss of the commit was dealt with"

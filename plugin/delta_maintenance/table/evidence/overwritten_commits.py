@@ -50,6 +50,8 @@ class LostCommit:
     """The paths of files that it removed, and that are live again."""
     added: pa.ChunkedArray
     """The paths of files that it added, and that no version has."""
+    needed_by: tuple[int, ...] = ()
+    """The first later versions that refer to a file that only it added: the table is damaged."""
 
 
 def states_of(
@@ -166,9 +168,14 @@ def describe_loss(store: Store, guard: GuardedCommit) -> LostCommit:
     needing = _versions_that_need(store, guard, adds)
     if needing:
         versions = ", ".join(map(str, needing))
-        parts.append(f"the table is damaged: versions {versions} refer to files that it added")
+        referring = f"versions {versions} refer" if len(needing) > 1 else f"version {versions} refers"
+        parts.append(f"the table is damaged: {referring} to files that it added")
     return LostCommit(
-        guard=guard, problem="; ".join(parts), removed=removes["path"], added=adds["path"]
+        guard=guard,
+        problem="; ".join(parts),
+        removed=removes["path"],
+        added=adds["path"],
+        needed_by=needing,
     )
 
 
@@ -180,7 +187,7 @@ def _parse(path: str, data: bytes) -> tuple[SingleActions, pa.Table, pa.Table]:
     return actions, files.removes, files.adds
 
 
-def _versions_that_need(store: Store, guard: GuardedCommit, adds: pa.Table) -> list[int]:
+def _versions_that_need(store: Store, guard: GuardedCommit, adds: pa.Table) -> tuple[int, ...]:
     """Returns the first versions that refer to a file that only the lost commit added."""
     lost, versions = locations_of(adds, root=store.root), []
     listing = list_log(store, first_version=guard.version)
@@ -192,7 +199,7 @@ def _versions_that_need(store: Store, guard: GuardedCommit, adds: pa.Table) -> l
         locations = (locations_of(files, root=store.root) for files in file_actions)
         if any(pc.any(pc.is_in(each, value_set=lost)).as_py() for each in locations):
             versions.append(version)
-    return versions[:3]
+    return tuple(versions[:3])
 
 
 def _engine(info: CommitInfo | None) -> str:

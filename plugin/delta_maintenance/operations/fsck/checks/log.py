@@ -97,7 +97,8 @@ def check_guarded(store: Store, listing: LogListing, findings: Findings) -> None
             findings.add("uncertain-commit", problem, version=version, path=path)
         elif state == "overwritten":
             lost = describe_loss(store, guard)
-            findings.add("overwritten-commit", lost.problem, version=version, path=path)
+            kind = "needed-overwritten-commit" if lost.needed_by else "overwritten-commit"
+            findings.add(kind, lost.problem, version=version, path=path)
             for paths, problem in (
                 (lost.removed, "an overwritten commit removed the file"),
                 (lost.added, "an overwritten commit added the file"),
