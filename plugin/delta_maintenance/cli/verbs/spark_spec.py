@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from typing import Any
 
@@ -227,7 +228,9 @@ def _run_stage(arguments: argparse.Namespace) -> None:
         store.close()
     addresses = [str(store.address.join(name)) for name in files]
     if arguments.log_store:
-        settings = {"spark.jars": addresses[0], **SETTINGS}
+        # Spark has no file system for the scheme s3.
+        jar = re.sub("^s3:", "s3a:", addresses[0])
+        settings = {"spark.jars": jar, **SETTINGS}
         lines = "".join(f"{name} {value}\n" for name, value in settings.items())
         print_json(settings) if arguments.json else sys.stdout.write(lines)
         return

@@ -10,5 +10,8 @@ from pathlib import Path
 
 JAR = Path(__file__).with_name("delta-maintenance-log-store.jar")
 """The jar, for `spark.jars` or `--jars`."""
-SETTINGS = {"spark.delta.logStore.s3a.impl": "delta_maintenance.ConditionalPutLogStore"}
-"""The configuration of a Spark session that commits with it."""
+SETTINGS = {
+    f"spark.delta.logStore.{scheme}.impl": "delta_maintenance.ConditionalPutLogStore"
+    for scheme in ("s3a", "s3")
+}
+"""The configuration of a Spark session that commits with it, whatever the scheme of its tables."""

@@ -176,9 +176,10 @@ def _require_quiet_at_put(store: Store, version: int, *, quiet: timedelta, copy:
 def _require_older(commit: LogEntry, quiet: timedelta, now_ms: int) -> None:
     age = timedelta(milliseconds=max(0, now_ms - commit.status.modified_ms))
     if age < quiet:
+        ago = timedelta(seconds=age // timedelta(seconds=1))
         again = clock.instant(commit.status.modified_ms) + quiet
         raise RefusedError(
-            f"another writer committed version {commit.file.version} {age} ago, within the quiet "
+            f"another writer committed version {commit.file.version} {ago} ago, within the quiet "
             f"window of {quiet}",
             version=commit.file.version,
             file=commit.path,

@@ -168,7 +168,9 @@ def describe_loss(store: Store, guard: GuardedCommit) -> LostCommit:
     needing = _versions_that_need(store, guard, adds)
     if needing:
         versions = ", ".join(map(str, needing))
-        referring = f"versions {versions} refer" if len(needing) > 1 else f"version {versions} refers"
+        referring = (
+            f"versions {versions} refer" if len(needing) > 1 else f"version {versions} refers"
+        )
         parts.append(f"the table is damaged: {referring} to files that it added")
     return LostCommit(
         guard=guard,
