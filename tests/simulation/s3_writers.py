@@ -177,7 +177,8 @@ class S3Run:
     def _versions_by_fsck(self) -> set[int | None]:
         now = datetime.fromtimestamp(self.world.now_ms / 1000, UTC)
         plan = fsck.plan(Table(self.world.store), context=RunContext.at(now))
-        return {find.version for find in plan.findings if find.kind == "overwritten-commit"}
+        kinds = ("overwritten-commit", "needed-overwritten-commit")
+        return {find.version for find in plan.findings if find.kind in kinds}
 
     def _is_refused(self) -> bool:
         try:

@@ -212,7 +212,7 @@ def named_by(examination: Any) -> set[str]:
     return {
         finding["path"].split(".")[-2]
         for finding in examination["findings"]
-        if finding["kind"] == "overwritten-commit"
+        if finding["kind"] in ("overwritten-commit", "needed-overwritten-commit")
     }
 
 
