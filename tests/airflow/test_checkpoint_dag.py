@@ -49,7 +49,13 @@ def test_parsing_the_dag_opens_no_table_and_asks_for_no_variable(
     monkeypatch.setattr(Variable, "get", forbidden)
     expected = {
         DAGS: {"delta_maintenance", "delta_manual", "delta_on_commit"},
-        EXAMPLES: {"delta_checkpoint", "delta_taskflow", "delta_upkeep"},
+        EXAMPLES: {
+            "delta_checkpoint",
+            "delta_taskflow",
+            "delta_upkeep",
+            "optimize_events",
+            "write_events",
+        },
     }
     for folder, dag_ids in expected.items():
         bag = DagBag(dag_folder=str(folder))
