@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from delta_maintenance.submission.log_store import JAR, SETTINGS
+from delta_maintenance.submission.log_store import JAR
 from tests.oracle.conftest import JARS
 from tests.support.emulators.s3_server import S3Server
 from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable
 from tests.support.oracle.s3a import (
+    LOG_STORE_OF_S3A,
     conditional_hadoop,
     hadoop_jars,
     s3a_jars,
@@ -40,7 +41,7 @@ def start_spark_on_s3(
             spark = DeltaSpark(
                 jars=JARS,
                 scratch=tmp_path_factory.mktemp("delta-spark-s3"),
-                settings={**s3a_settings(running_s3_server), **SETTINGS, **settings},
+                settings={**s3a_settings(running_s3_server), **LOG_STORE_OF_S3A, **settings},
                 packages=s3a_packages(hadoop),
             )
         except (JarUnavailable, OracleUnavailable) as reason:

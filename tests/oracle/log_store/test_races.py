@@ -23,11 +23,11 @@ import pytest
 
 from delta_maintenance import DeltaTable, open_table
 from delta_maintenance.protocol.actions import DeletionVectorDescriptor, load
-from delta_maintenance.submission.log_store import JAR, SETTINGS
+from delta_maintenance.submission.log_store import JAR
 from tests.oracle.conftest import JARS
 from tests.support.emulators.s3_server import S3Server
 from tests.support.oracle.delta_spark import DeltaSpark, OracleUnavailable, decode
-from tests.support.oracle.s3a import s3a_jars, s3a_packages, s3a_settings
+from tests.support.oracle.s3a import LOG_STORE_OF_S3A, s3a_jars, s3a_packages, s3a_settings
 from tests.support.rewrites.table_rows import live_adds
 from tests.support.servers.maven import JarUnavailable
 from tests.support.store_races.accounts import Account, compare, expected_rows, read_acts, read_log
@@ -81,7 +81,7 @@ def start_driver(s3_server: S3Server, tmp_path: Path) -> Iterator[StartDriver]:
         scratch.mkdir()
         settings = {
             **s3a_settings(s3_server),
-            **SETTINGS,
+            **LOG_STORE_OF_S3A,
             "spark.jars": jars,
             "spark.master": "local[1]",
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Duser.timezone=UTC",

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from delta_maintenance.submission.log_store import SETTINGS
 from tests.support.emulators.s3_server import S3Server
 from tests.support.servers.maven import SPARK_JARS, maven_jar
 
+LOG_STORE_OF_S3A = {name: value for name, value in SETTINGS.items() if ".s3a." in name}
+"""The settings without those of `s3:`, whose tables are committed with Delta Lake's own store."""
 _FIRST_SDK = ("aws-java-sdk-s3", "aws-java-sdk-dynamodb", "aws-java-sdk-sts")
 _SDK = ("s3-transfer-manager", "sts", "netty-nio-client", "apache-client", "url-connection-client")
 _SDK_VERSIONS = {"3.3.4": "1.12.262", "3.4.1": "2.24.6", "3.4.2": "2.29.52", "3.5.0": "2.35.4"}
