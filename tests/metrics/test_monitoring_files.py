@@ -105,6 +105,7 @@ def promtool(*words: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.process
 @with_promtool
 def test_prometheus_parses_every_query(tmp_path: Path) -> None:
     assert f"{len(RULES)} rules found" in promtool("check", "rules", ALERTS)
@@ -126,6 +127,7 @@ STEADY = {
 }
 
 
+@pytest.mark.process
 @with_promtool
 @pytest.mark.parametrize(
     ("alert", "series", "before", "after"),
