@@ -69,6 +69,14 @@ def test_storage_options_are_passed_on(cli: Any, server: S3Server, table: str) -
     assert unknown.status == 2 and "hunter2" not in unknown.err
 
 
+def test_the_log_store_on_s3_is_named_by_the_scheme_that_spark_reads(
+    cli: Any, server: S3Server, table: str
+) -> None:
+    options = [f"--storage-option={name}={value}" for name, value in server.storage_options.items()]
+    settings = cli("spark-stage", f"{table}/code", "--log-store", "--json", *options).document
+    assert settings["spark.jars"].startswith(f"s3a:{table.removeprefix('s3:')}/code/")
+
+
 def test_a_policy_reaches_a_bucket_by_references_to_the_environment(
     cli: Any, server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

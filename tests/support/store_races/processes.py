@@ -97,7 +97,7 @@ def run_verb(place: Place, writer: str, words: Sequence[str]) -> None:
             account.end(mark, "failed", problem=str(outcome))
         return outcome
 
-    Transaction.commit = commit_with_account  # type: ignore[method-assign]
+    Transaction.commit = commit_with_account  # type: ignore[method-assign]  # only in this process
     options = [f"{name}={value}" for name, value in place.options_of(writer).items()]
     stored = [word for option in options for word in ("--storage-option", option)]
     sys.exit(main([words[0], place.table, *words[1:], *stored, "--json"]))

@@ -1,7 +1,7 @@
 """A log store for Delta Spark whose commits on S3 are conditional puts.
 
 Its source in Java is beside this module, and its class in the jar. Every commit that it creates has
-the user metadata `LOG_STORE_MARK`.
+the user metadata `LOG_STORE_MARK` (`table.commit.other_writers`).
 """
 
 from __future__ import annotations
