@@ -37,6 +37,7 @@ from telling import console, timed
 from throwaway_airflow import ROOT, Airflow
 
 import delta_maintenance
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.table.read.snapshot import Snapshot
 
 HOME = ROOT / ".demo"
@@ -206,7 +207,7 @@ def _compare(before: State, after: State, checkpoint: str) -> None:
         column.justify = "right"
     grid.add_row("   checkpoint", "none", checkpoint, "")
     grid.add_row("   log files to read", str(before.log_files), str(after.log_files), "")
-    grid.add_row("   their size", _megabytes(before.log_bytes), _megabytes(after.log_bytes), "")
+    grid.add_row("   their size", size_text(before.log_bytes), size_text(after.log_bytes), "")
     for reader in READERS:
         slow, fast = before.seconds[reader], after.seconds[reader]
         grid.add_row(
@@ -248,8 +249,8 @@ def _prove_rewrite(before: Data, after: Data) -> bool:
     rows = f"{after.rows['rows']:,} rows"
     return _tell(
         {
-            f"{before.files} data files of {_megabytes(before.size)} before, "
-            f"{after.files} of {_megabytes(after.size)} after": after.files < before.files,
+            f"{before.files} data files of {size_text(before.size)} before, "
+            f"{after.files} of {size_text(after.size)} after": after.files < before.files,
             f"the same {rows} as deltalake reads them, checksum {after.rows['checksum'][:12]}": (
                 before.rows == after.rows
             ),
@@ -294,10 +295,6 @@ def _hide_older_log(copy: Path) -> int:
         # Linked, not copied: data files are never changed.
         os.link(TABLE / path, copy / path)
     return snapshot.version
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory, metadata
 from delta_maintenance_dagster.metadata import in_dagster, log_picture
@@ -287,7 +287,7 @@ def _small_files(health: "TableHealth", thresholds: HealthThresholds) -> Judgeme
         passed=_share_passes(health, share, thresholds.max_small_file_share),
         message=(
             f"{health.small_files} of {health.num_files} files are smaller than "
-            f"{health.small_file_bytes} bytes"
+            f"{size_text(health.small_file_bytes)}"
         ),
         facts={
             "small_file_share": share,
@@ -308,7 +308,8 @@ def _reclaimable_bytes(
         name="reclaimable_bytes",
         passed=health.reclaimable_bytes <= limit,
         message=(
-            f"a vacuum would free {health.reclaimable_bytes} bytes or more; up to {limit} are fine"
+            f"a vacuum would free {size_text(health.reclaimable_bytes)} or more; "
+            f"up to {size_text(limit)} are fine"
         ),
         facts={
             "reclaimable_bytes": health.reclaimable_bytes,

@@ -65,7 +65,7 @@ def test_an_instant_is_shown_as_in_json(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_numbers_and_instants_for_people() -> None:
     assert (count_text(1, "file"), count_text(2000, "file")) == ("1 file", "2,000 files")
-    assert size_text(3_400_000) == "3.4 MB"
+    assert size_text(3_400_000) == "3.2 MiB"
 
 
 def test_long_names_have_lines_of_their_own_on_a_narrow_terminal(
@@ -108,7 +108,7 @@ def test_progress_of_long_work_is_a_line_now_and_then_where_there_is_no_terminal
     assert captured.out == ""
     assert captured.err.splitlines() == [
         "delta-maintenance: reading: 2,000 of 3,000, about 3 seconds left",
-        "delta-maintenance: writing: 7.0 MB",
+        "delta-maintenance: writing: 6.7 MiB",
     ]
 
 
@@ -123,5 +123,5 @@ def test_progress_on_a_terminal_is_drawn_on_stderr(
         progress("writing sidecars", 3, 3)
         progress("rewriting", 2_000_000, 3_000_000, unit="bytes")
     assert "writing sidecars" in terminal.getvalue()
-    assert "2.0 MB of 3.0 MB" in terminal.getvalue()
+    assert "1.9 MiB of 2.9 MiB" in terminal.getvalue()
     assert capsys.readouterr().out == ""

@@ -135,7 +135,7 @@ def test_the_metadata_says_until_when_deleted_bytes_are_paid_for() -> None:
     )
     told = {name: each.value for name, each in metadata.of_freed(result).items()}
     assert told["bytes_freed"] == 0
-    assert told["not_freed"].startswith("9 bytes deleted, freed by 2026-12-04")
+    assert told["not_freed"].startswith("9 B deleted, freed by 2026-12-04")
     assert told["freed_at"] == (now + timedelta(days=7)).timestamp()
 
 
@@ -145,4 +145,4 @@ def test_the_last_line_says_what_waits(tmp_path: Path) -> None:
         job = defined.resolve_job_def("delta_maintenance")
         ended = job.execute_in_process(instance=instance)
         told = [each.user_message for each in instance.all_logs(ended.run_id)]
-    assert any(each.endswith("; vacuum waits for approval: 1 file, 486 bytes") for each in told)
+    assert any(each.endswith("; vacuum waits for approval: 1 file, 486 B") for each in told)

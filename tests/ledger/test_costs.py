@@ -119,8 +119,8 @@ def test_the_verb_shows_money_only_with_a_price_list(
     (found,) = json.loads(shown("--by", "table", "--json"))
     assert found["cost"] == pytest.approx(14)
     newest = shown()
-    assert "4.3 GB deleted, which frees nothing" in newest
-    assert "4.3 GB deleted and freed by 2026-12-04 12:00" in newest
+    assert "4 GiB deleted, which frees nothing" in newest
+    assert "4 GiB deleted and freed by 2026-12-04 12:00" in newest
 
 
 def test_sums_and_money_are_whole_on_a_narrow_terminal(

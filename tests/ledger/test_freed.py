@@ -89,10 +89,10 @@ def test_a_vacuum_of_a_bucket_that_keeps_versions_frees_nothing(
     result = run(table, policy_of(table))
     assert row_of(result) == {"bytes_deleted": 81, "bytes_freed": 0, "freed": "never"}
     (told,) = unfreed_texts([each for o in result.outcomes if (each := o.freed)], NOW)
-    assert told.startswith("81 bytes deleted, which frees nothing: the bucket keeps versions")
+    assert told.startswith("81 B deleted, which frees nothing: the bucket keeps versions")
     assert result.after is not None
     (note,) = result.after.notes
-    assert note.startswith("deletes free nothing: vacuum deleted 81 bytes, but the bucket keeps")
+    assert note.startswith("deletes free nothing: vacuum deleted 81 B, but the bucket keeps")
     # Later assessments know it from the last run, also if one has deleted nothing in between.
     gcs_server.requests.clear()
     tomorrow = RunEnvironment(now=lambda: datetime.now(UTC) + timedelta(days=2))
@@ -149,7 +149,7 @@ def test_the_command_line_says_that_a_deletion_frees_nothing(
     policy.write_text(yaml.safe_dump({"version": 1, "tables": [{"uri": table.uri, **VACUUM}]}))
     assert main(["run", str(policy), *given]) == 0
     out = capsys.readouterr().out
-    assert "81 bytes deleted, which frees nothing: the bucket keeps versions" in out
+    assert "81 B deleted, which frees nothing: the bucket keeps versions" in out
     assert "of files were deleted" not in out
 
 

@@ -94,10 +94,9 @@ def test_an_assessment_says_who_holds_what_the_last_runs_kept(orders: Orders) ->
     both = {"stream silver": (3, 3), "kept version audit": (1, 1)}
     assert orders.held() == both
     assert done.after is not None and [str(each) for each in done.after.held] == [
-        "stream silver: 3 files (3 bytes), version 2 and all later ones, has read up to version 3, "
+        "stream silver: 3 files (3 B), version 2 and all later ones, has read up to version 3, "
         "last progress 2026-06-29T12:00:00Z",
-        "kept version audit: 1 file (1 byte), version 2, until 2026-07-03T12:00:00Z, for the "
-        "auditors",
+        "kept version audit: 1 file (1 B), version 2, until 2026-07-03T12:00:00Z, for the auditors",
     ]
     # A reader that the policy does not name any more, and a name that has ended, hold nothing.
     assert orders.held(readers=[]) == {"kept version audit": (1, 1)}
@@ -141,7 +140,7 @@ def test_the_terminal_names_holders(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["run", str(config), *state]) == 0
     capsys.readouterr()
     assert main(["assess", str(config), *state, "--reasons"]) == 0
-    assert "by kept version audit: 1 file (1 byte), version 1" in capsys.readouterr().out
+    assert "by kept version audit: 1 file (1 B), version 1" in capsys.readouterr().out
     assert main(["health", str(tmp_path / "orders")]) == 0
     assert "held by" in (shown := capsys.readouterr().out) and "kept version audit" in shown
     assert table.files() == {"a.parquet", "b.parquet"}

@@ -192,7 +192,7 @@ def test_a_run_that_only_plans_changes_nothing_and_has_every_plan() -> None:
     ("limits", "words"),
     [
         ({"max_deleted_files": 1}, "2 files would be deleted, and 1 are allowed"),
-        ({"max_deleted_bytes": 1}, "2 bytes would be deleted, and 1 are allowed"),
+        ({"max_deleted_bytes": 1}, "2 B would be deleted, and 1 B are allowed"),
         ({"max_commits": 1}, "2 commits, and 1 are allowed"),
     ],
 )

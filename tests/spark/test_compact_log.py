@@ -185,7 +185,7 @@ def test_a_plan_for_spark_is_not_carried_out_without_it() -> None:
         context=RunContext.at(clock.now()),
     )
     assert (small.engine, large.engine) == ("local", "spark")
-    assert "bytes of commits" in large.reason
+    assert "B of commits" in large.reason
     with pytest.raises(DeltaMaintenanceError, match="is for Spark"):
         compact_log.apply(table.open(), large)
     with pytest.raises(RefusedError, match="executors"):

@@ -173,9 +173,9 @@ def test_the_progress_of_many_bins_is_few_lines(
     assert job.run(SPEC, cast(SparkSession, None)) == SPEC.to_json()
     assert capsys.readouterr().out.splitlines() == [
         "delta-maintenance: bins rewritten: 1 of 100",
-        "delta-maintenance: bytes rewritten: 1.0 MB of 200.0 MB",
+        "delta-maintenance: bytes rewritten: 977 KiB of 191 MiB",
         "delta-maintenance: bins rewritten: 100 of 100",
-        "delta-maintenance: bytes rewritten: 100.0 MB of 200.0 MB",
+        "delta-maintenance: bytes rewritten: 95.4 MiB of 191 MiB",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.holds.models import HeldBack
 
 
@@ -13,20 +14,8 @@ def count(value: int | None) -> str:
 
 
 def size(value: int | None) -> str:
-    """`1.5 GiB`."""
-    if value is None:
-        return "–"
-    if value < 1024:
-        return f"{value} B"
-    amount, unit = value / 1024, 0
-    # A value that would be rounded to 1024 of a unit is shown in the next one.
-    while amount >= 1023.95 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    number = f"{amount:.0f}" if amount >= 99.95 else f"{amount:.1f}".removesuffix(".0")
-    return f"{number} {_UNITS[unit]}"
-
-
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+    """`1.5 GiB`; a dash for unknown values."""
+    return "–" if value is None else size_text(value)
 
 
 def percent(share: float | None) -> str:

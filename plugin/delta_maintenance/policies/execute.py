@@ -12,7 +12,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
 from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
 from delta_maintenance.operations.core.outcome import Outcome
@@ -458,12 +458,11 @@ class _Request:
 def _beyond_deletions(limits: Limits, amounts: Amounts) -> str | None:
     """Returns the first limit that the deletions of an operation exceed, as one clause."""
     files, size, looked_at = amounts.deleted_files, amounts.deleted_bytes, amounts.looked_at
-    for amount, unit, allowed in (
-        (files, "file", limits.max_deleted_files),
-        (size, "byte", limits.max_deleted_bytes),
-    ):
-        if allowed is not None and amount > allowed:
-            return f"{count_text(amount, unit)} would be deleted, and {int(allowed):,} are allowed"
+    most_files, most_bytes = limits.max_deleted_files, limits.max_deleted_bytes
+    if most_files is not None and files > most_files:
+        return f"{count_text(files, 'file')} would be deleted, and {most_files:,} are allowed"
+    if most_bytes is not None and size > most_bytes:
+        return f"{size_text(size)} would be deleted, and {size_text(most_bytes)} are allowed"
     if limits.max_deleted_share is not None and looked_at and files > _MANY:
         share = files / looked_at
         if share > limits.max_deleted_share:

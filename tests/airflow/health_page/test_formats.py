@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 21, 6, 40, tzinfo=UTC)
         ((1 << 20) - 1, "1 MiB"),
         (104_800, "102 KiB"),
         (3 << 50, "3 PiB"),
-        (5_000 << 50, "5000 PiB"),
+        (5_000 << 50, "5,000 PiB"),
     ],
 )
 def test_sizes_are_shown_in_units_of_1024(value: int | None, text: str) -> None:

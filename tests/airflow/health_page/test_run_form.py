@@ -88,7 +88,7 @@ def test_the_plan_is_shown_before_its_approval_is_asked_for(
         page.press("#option-retention", "Enter")
         page.wait_for_selector("#plan:not([hidden])")
         plan = page.inner_text("#plan")
-        assert "retention\n20 days" in plan and "expired-tombstone\n1 file (486 bytes)" in plan
+        assert "retention\n20 days" in plan and "expired-tombstone\n1 file (486 B)" in plan
         assert "no version and no tombstone" in plan and "`" not in plan
         assert page.inner_text("#state").startswith("Nothing was changed. It is made again, and")
         picture(page, "health-plan")

@@ -93,7 +93,7 @@ def test_manual_run_a_run_may_only_plan(
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
     assert plan["needs_approval"] is True
-    assert "| `expired-tombstone` | `1 file (486 bytes)` |" in plan["plan_text"]
+    assert "| `expired-tombstone` | `1 file (486 B)` |" in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
 

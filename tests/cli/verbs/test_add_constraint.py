@@ -71,7 +71,7 @@ def test_a_dry_run_shows_the_reads_and_starts_nothing(
     assert (outcome.status, planned.num_files, planned.total_size) == (0, 3, 60)
     said = cli(*words).out
     assert "delta.constraints.positive: (not set) → id > 0" in said
-    assert "files to read   3" in said and "60 bytes" in said and "cut off" in said
+    assert "files to read   3" in said and "60 B" in said and "cut off" in said
     assert builder.names() == before and job.told == []
 
 

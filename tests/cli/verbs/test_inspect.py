@@ -140,7 +140,7 @@ def test_people_get_the_same_facts_as_text(cli: Any, builder: TableBuilder) -> N
     builder.checkpoint(1)
     outcome = cli("inspect", builder.store.root)
     assert outcome.status == 0 and outcome.err == ""
-    assert "3 (60 bytes)" in outcome.out
+    assert "3 (60 B)" in outcome.out
     assert "1: classic, 1 file" in outcome.out
     with pytest.raises(json.JSONDecodeError):
         json.loads(outcome.out)

@@ -172,5 +172,5 @@ def test_a_verb_that_deletes_says_what_that_frees(cli: Any, tmp_path: Path) -> N
     told = cli("vacuum", tmp_path / "t")
     assert told.status == 0
     (line,) = (each for each in told.out.splitlines() if each.split()[0] == "frees")
-    assert line.split(maxsplit=1)[1] == "486 bytes"
+    assert line.split(maxsplit=1)[1] == "486 B"
     assert "frees" not in cli("vacuum", tmp_path / "t").out, "nothing was deleted"

@@ -19,6 +19,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.checkpoint import CheckpointOptions, CheckpointPlan
 from delta_maintenance.operations.core import RunContext
+from delta_maintenance.operations.core.facts import size_text
 from tests.support.logs.checkpointing import NOW, files_of, write
 from tests.support.tables.actions import (
     Action,
@@ -107,8 +108,8 @@ def test_a_plan_changes_nothing_and_has_a_reason() -> None:
     assert (found.table, found.version, found.commits_since_checkpoint) == ("memory:", 1, 2)
     assert found.log_bytes == sum(len(data) for data in before.values())
     assert found.reason == (
-        f"the table's checkpoint policy is classic; {found.log_bytes} bytes of log are little "
-        "enough for one process"
+        f"the table's checkpoint policy is classic; {size_text(found.log_bytes)} of log are "
+        "little enough for one process"
     )
 
 

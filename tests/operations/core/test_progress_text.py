@@ -41,7 +41,7 @@ def test_the_time_left_follows_from_the_pace(
 def test_the_unit_is_that_of_the_report() -> None:
     text = ProgressText()
     assert text("files rewritten", 1_200_000, 9_900_000_000, unit="bytes") == (
-        "files rewritten: 1.2 MB of 9.9 GB"
+        "files rewritten: 1.1 MiB of 9.2 GiB"
     )
     assert (
         text("bytes rewritten", 1_200_000, 9_900_000) == "bytes rewritten: 1,200,000 of 9,900,000"

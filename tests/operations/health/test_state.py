@@ -168,7 +168,7 @@ def test_files_that_only_older_versions_need_end_day_by_day() -> None:
         (f"{NOW + 30 * DAY:%Y-%m-%d}", 1, 0, True),
     ]
     facts = seen.facts()
-    assert facts["time travel"] == "5 files, at least 33 bytes"
+    assert facts["time travel"] == "5 files, at least 33 B"
     (*_, last) = facts["of them until"]  # type: ignore[misc]  # lines
     assert "and later: 1 file" in last
     # A vacuum that keeps files for longer deletes them later.

@@ -34,7 +34,7 @@ from tests.support.tables.actions import Action, add, domain, features, metadata
 from tests.support.tables.policy_tables import asked, only
 from tests.support.tables.vacuum_tables import NOW, Folder
 
-GB = 10**9
+GIB = 1 << 30
 SCHEMA = {
     "type": "struct",
     "fields": [
@@ -45,7 +45,7 @@ SCHEMA = {
 
 
 def file(
-    name: str, first: int, last: int, *, size: int = GB, part: str = "a", **stats: Any
+    name: str, first: int, last: int, *, size: int = GIB, part: str = "a", **stats: Any
 ) -> Action:
     """A file with ids from `first` to `last`, and all values of `other`."""
     stated = {
@@ -73,7 +73,7 @@ def table(*files: Action, more: tuple[Action, ...] = ()) -> Folder:
 
 
 def report(made: Folder, **options: Any) -> LayoutPlan:
-    chosen = LayoutOptions(**{"target_bytes": GB, **options})
+    chosen = LayoutOptions(**{"target_bytes": GIB, **options})
     return plan(made.open().snapshot(), chosen, RunContext.at(NOW))
 
 
@@ -103,13 +103,13 @@ def test_a_column_whose_files_are_piled_up_gains_by_clustering() -> None:
     assert (column.average_depth, column.range.bytes) == (20, 1)
     assert column.range.bytes_after == pytest.approx(0.06, abs=0.02)
     assert (best.old_keys, best.new_keys, best.changed, best.pays) == ((), ("Id",), True, True)
-    assert (seen.status, best.bytes_to_rewrite) == ("pays", 20 * GB)
+    assert (seen.status, best.bytes_to_rewrite) == ("pays", 20 * GIB)
 
 
 def test_a_small_table_is_not_worth_it_unless_a_filter_saves_a_gigabyte_and_half_of_it() -> None:
     assert report(piled(size=10**8), target_bytes=10**8).status == "pays"
     seen = report(piled(size=10**7), target_bytes=10**7)
-    assert seen.status == "does-not-pay" and "below 10.0 GB" in seen.reason
+    assert seen.status == "does-not-pay" and "below 10 GiB" in seen.reason
 
 
 def test_depth_is_counted_inside_partitions() -> None:
@@ -136,7 +136,7 @@ def test_conditions_are_measured_now_and_after() -> None:
     seen = report(piled(), where=("Id < 100", "Id < 100 AND f(other) = 1", "part = 'b'"))
     by_text = {each.condition: each for each in seen.conditions}
     plain = by_text["Id < 100"]
-    assert (plain.files, plain.bytes, plain.bytes_skipped) == (20, 20 * GB, 0)
+    assert (plain.files, plain.bytes, plain.bytes_skipped) == (20, 20 * GIB, 0)
     assert plain.bytes_skipped_after == pytest.approx(0.95, abs=0.06)
     assert by_text["Id < 100 AND f(other) = 1"].not_understood == ("f(other) = 1",)
     note = "not understood, or no column of the table, so skipping nothing here"

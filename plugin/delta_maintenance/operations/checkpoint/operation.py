@@ -23,6 +23,7 @@ from delta_maintenance.operations.checkpoint import (
 )
 from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
 from delta_maintenance.protocol.delta_log.sidecars import sidecar_size
 from delta_maintenance.protocol.features.registry import Operation, supported_features
@@ -298,8 +299,8 @@ def _engine(
     if options.engine == "local":
         return "local", "the local engine was asked for"
     if sidecars and size >= options.auto_spark_bytes:
-        return "spark", f"{size} bytes of log are more than one process should read"
-    return "local", f"{size} bytes of log are little enough for one process"
+        return "spark", f"{size_text(size)} of log are more than one process should read"
+    return "local", f"{size_text(size)} of log are little enough for one process"
 
 
 def _why(snapshot: Snapshot, options: CheckpointOptions) -> str:

@@ -15,7 +15,7 @@ from delta_maintenance.operations.core.assessment import (
     not_due,
 )
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.core.facts import count_text, duration_text, size_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 
@@ -53,7 +53,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if commits and rule.max_commits is not None and commits >= rule.max_commits:
         reason = f"{count_text(commits, 'commit')} {since}, of {rule.max_commits} allowed"
     elif commits and rule.max_bytes is not None and size >= rule.max_bytes:
-        reason = f"{size} bytes of commits {since}, of {int(rule.max_bytes)} allowed"
+        reason = f"{size_text(size)} of commits {since}, of {size_text(rule.max_bytes)} allowed"
     elif rule.max_age is not None and due_at is not None and context.now >= due_at:
         reason = f"the oldest commit {since} is older than {duration_text(rule.max_age)}"
     else:

@@ -89,11 +89,18 @@ def duration_text(length: timedelta) -> str:
 
 
 def size_text(size: int) -> str:
-    """Formats a number of bytes, such as `3.4 MB`."""
-    # Imported here, because most calls show no size.
-    from rich.filesize import decimal
+    """Formats a number of bytes in units of 1024, such as `3.4 MiB`."""
+    if abs(size) < 1024:
+        return f"{size} B"
+    amount, unit = size / 1024, 0
+    # A value that would be rounded to 1024 of a unit is shown in the next one.
+    while abs(amount) >= 1023.95 and unit < len(_SIZE_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    number = f"{amount:,.0f}" if abs(amount) >= 99.95 else f"{amount:.1f}".removesuffix(".0")
+    return f"{number} {_SIZE_UNITS[unit]}"
 
-    return decimal(size)
+
+_SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def instant_text(instant: datetime | None) -> str | None:

@@ -26,7 +26,7 @@ class ProgressText:
         self._first: dict[str, tuple[datetime, int]] = {}
 
     def __call__(self, stage: str, done: int, total: int | None, /, *, unit: Unit = "count") -> str:
-        """Returns a line such as `bytes rewritten: 1.2 GB of 9.9 GB, about 3 minutes left`."""
+        """Returns a line such as `bytes rewritten: 1.2 GiB of 9.9 GiB, about 3 minutes left`."""
         now = clock.now()
         started, before = self._first.setdefault(stage, (now, done))
         line = f"{stage}: {amount_text(done, unit)}"

@@ -207,7 +207,7 @@ class HeldBack(Record):
         return replace(self, files=self.files + other.files, bytes=self.bytes + other.bytes)
 
     def __str__(self) -> str:
-        """One line, such as `kept version audit: 3 files (1.2 MB), version 7, until 2027-01-01`."""
+        """One line, such as `kept version audit: 3 files (1.2 MiB), until 2027-01-01`."""
         clauses = []
         if self.files:
             clauses.append(f"{count_text(self.files, 'file')} ({size_text(self.bytes)})")

@@ -21,13 +21,13 @@ from delta_maintenance.protocol.schema.condition import columns_of
 from delta_maintenance.protocol.statistics.bounds import Path
 from delta_maintenance.protocol.statistics.skipping import column_in
 
-SMALL_TABLE_BYTES = 10 * 10**9
+SMALL_TABLE_BYTES = 10 << 30
 """Below this size clustering seldom pays, because a whole table is read in seconds."""
 LEAST_GAIN = 0.2
 """The share of the table's bytes that a filter must save."""
 LEAST_GAIN_OF_SMALL = 0.5
 """The same for a small table, which must also save `LEAST_BYTES_OF_SMALL`."""
-LEAST_BYTES_OF_SMALL = 10**9
+LEAST_BYTES_OF_SMALL = 1 << 30
 _BETTER = 0.05
 """The gain by which new keys must surpass the old ones to replace them."""
 _EQUAL = 0.02

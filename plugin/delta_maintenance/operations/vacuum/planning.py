@@ -13,7 +13,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError, locating
-from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.core.facts import count_text, duration_text, size_text
 from delta_maintenance.operations.holds.clones import Clone, read_clone
 from delta_maintenance.operations.holds.find import find_holds, version_hold
 from delta_maintenance.operations.holds.hold import Holds, StorageOptions
@@ -469,5 +469,5 @@ def _large(files: int, size: int, dead: Found) -> str | None:
     if files > dead.live_files:
         return f"{count_text(files, 'file')} would be deleted, and {dead.live_files:,} are live"
     if size > dead.live_bytes:
-        return f"{count_text(size, 'byte')} would be deleted, and {dead.live_bytes:,} are live"
+        return f"{size_text(size)} would be deleted, and {size_text(dead.live_bytes)} are live"
     return None

@@ -19,7 +19,7 @@ from delta_maintenance.operations.core.assessment import (
     requests_to_list,
     since,
 )
-from delta_maintenance.operations.core.facts import duration_text
+from delta_maintenance.operations.core.facts import duration_text, size_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.vacuum import LEAST_RETENTION, VacuumOptions
@@ -79,9 +79,8 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     reason, due_at = since("vacuum", last_run, rule.every, context.now)
     enough = rule.min_reclaimable
     if due_at is not None and enough is not None and health.reclaimable_bytes >= max(1, enough):
-        reason = (
-            f"{health.reclaimable_bytes} bytes can be reclaimed, and the limit is {int(enough)}"
-        )
+        reclaimable = size_text(health.reclaimable_bytes)
+        reason = f"{reclaimable} can be reclaimed, and the limit is {size_text(enough)}"
     elif due_at is not None:
         return not_due("vacuum", reason, due_at)
     mode = rule.mode
