@@ -46,8 +46,8 @@ class CommitFilter(Record):
     """The commits that count; all conditions must hold."""
 
     data_changes_only: bool = False
-    """Only commits that add or remove rows: not OPTIMIZE, VACUUM and similar ones, not changes of
-    properties or of the protocol, and not the commits of this library.
+    """Only commits that add or remove rows, by the `dataChange` of their files: not OPTIMIZE, VACUUM
+    and similar ones, and not changes of properties or of the protocol.
     """
     operations: tuple[str, ...] = ()
     """Only these operations, by the name in `commitInfo`, ignoring case: `MERGE`, `WRITE`. Empty
@@ -70,8 +70,7 @@ class CommitFilter(Record):
         """
         answers: list[bool | None] = []
         if self.data_changes_only:
-            maintenance = digest.is_maintenance
-            answers.append(None if maintenance is None else not maintenance)
+            answers.append(digest.changes_data)
         if self.operations:
             operations = {name.upper() for name in self.operations}
             is_known = digest.operation is not None or digest.whole

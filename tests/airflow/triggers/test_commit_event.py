@@ -125,7 +125,6 @@ MAINTENANCE = {
     "vacuum end": [commit_info("VACUUM END")],
     "properties": [commit_info("SET TBLPROPERTIES"), metadata(configuration={"a": "b"})],
     "protocol": [commit_info("UPGRADE PROTOCOL"), features("v2Checkpoint")],
-    "ours": [commit_info("FSCK", engineInfo="delta-maintenance/0.1.0"), remove("lost")],
     "row ids": [commit_info("ROW TRACKING BACKFILL"), add("a", dataChange=False)],
     "unnamed": [remove("a", dataChange=False), add("b", dataChange=False)],
 }

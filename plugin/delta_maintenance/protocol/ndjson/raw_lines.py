@@ -7,7 +7,7 @@ compaction take 3.6 times the processor time.
 
 Watchers of commits need to know whether rows changed, but not which ones: `digest_commit` reads the
 first bytes of a commit. The contents of `commitInfo` are free-form ("Commit Provenance
-Information"), so the actions decide where possible, not the name of the operation.
+Information"), so the actions decide, not the names of the operation and of the engine.
 """
 
 from __future__ import annotations
@@ -46,23 +46,6 @@ from delta_maintenance.protocol.ndjson.split import (
 PREFIX_BYTES = 64 << 10
 """Enough of a commit in nearly all cases, because writers put non-file actions before the files."""
 
-ENGINE = "delta-maintenance/"
-"""The prefix of `engineInfo` in the commits of this library."""
-
-MAINTENANCE = frozenset(
-    {
-        "OPTIMIZE",
-        "REORG",
-        "VACUUM START",
-        "VACUUM END",
-        "COMPUTE STATS",
-        "FSCK",
-        "ROW TRACKING BACKFILL",
-        "ROW TRACKING UNBACKFILL",
-    }
-)
-"""Operations that add and remove files without changing rows, whatever their actions contain."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitDigest:
@@ -71,7 +54,6 @@ class CommitDigest:
     version: int
     operation: str | None = None
     """The name of the operation, or None if it was not recorded or not read."""
-    engine: str | None = None
     changes_data: bool | None = None
     """Whether any file action has `dataChange`, or None if that is unknown."""
     changes_protocol: bool = False
@@ -80,13 +62,6 @@ class CommitDigest:
     """The table properties of a `metaData` action, or None if none was read."""
     whole: bool
     """Whether the complete commit was read."""
-
-    @property
-    def is_maintenance(self) -> bool | None:
-        """Whether the rows of the table are unchanged, or None if that is unknown."""
-        if self.operation in MAINTENANCE or (self.engine or "").startswith(ENGINE):
-            return True
-        return None if self.changes_data is None else not self.changes_data
 
 
 def digest_commit(data: bytes, *, version: int, name: str, whole: bool) -> CommitDigest:
@@ -102,13 +77,11 @@ def digest_commit(data: bytes, *, version: int, name: str, whole: bool) -> Commi
     text = split(name, data)
     actions, files = parse_other_lines(text, commit_info=True)
     info, metadata = actions.commit_info, actions.metadata
-    engine = info.values.get("engineInfo") if info is not None else None
     lines = (*(run.text for run in text.file_lines), *files)
     changes = any(_CHANGES_DATA.search(line) for line in lines)
     return CommitDigest(
         version=version,
         operation=info.operation if info is not None else None,
-        engine=engine if isinstance(engine, str) else None,
         changes_data=changes if changes or whole else None,
         changes_protocol=actions.protocol is not None,
         configuration=metadata.configuration if metadata is not None else None,
