@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from delta_maintenance.errors import BusyError, FullStoreError
 from delta_maintenance.policies.leases import LIFE, Leases
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Put
+from tests.support.faults.fault_store import Fault, FaultStore, SimulatedCrash
+from tests.support.stores.interleaving import Schedule, ScheduledStore
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -211,6 +216,61 @@ def test_only_one_of_many_holds_the_lease() -> None:
     for thread in threads:
         thread.join()
     assert most == 1 and done
+
+
+@pytest.mark.parametrize("left", ["expired", "unreadable"])
+@given(seed=st.integers(0, 2**32), persistence=st.sampled_from([0.0, 0.5, 0.9]))
+def test_only_one_task_takes_over_whatever_the_schedule(
+    left: str, seed: int, persistence: float
+) -> None:
+    store, clock = MemoryStore(), Clock()
+    dead = Leases(store, now=clock)
+    path = _path(dead, store)
+    dead._take(path, "orders", "dead")
+    if left == "unreadable":
+        store.put(path, b"?")
+    clock.now += LIFE
+    schedule = Schedule(seed, persistence=persistence)
+    at_work = set[str]()
+
+    def work(name: str) -> None:
+        leases = Leases(ScheduledStore(store, schedule), now=clock)
+        for _ in range(2):
+            try:
+                leases._take(path, "orders", name)
+            except BusyError:
+                continue
+            assert not at_work
+            at_work.add(name)
+            leases.renew("orders", holder=name)
+            at_work.remove(name)
+            leases.release("orders", holder=name)
+
+    def wake() -> None:
+        leases = Leases(ScheduledStore(store, schedule), now=clock)
+        leases.release("orders", holder="dead")
+
+    for name in "abc":
+        schedule.begin(partial(work, name))
+    schedule.begin(wake)
+    schedule.run()
+    assert list(store.list_from("")) == []
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_a_task_that_dies_while_it_takes_over_blocks_for_one_lifetime(step: int) -> None:
+    """The steps: create, read, claim, read, replace."""
+    store, clock = MemoryStore(), Clock()
+    path = _path(Leases(store), store)
+    Leases(store, now=clock)._take(path, "orders", "dead")
+    for _ in range(3):
+        clock.now += LIFE
+        dying = FaultStore(store, at=step, fault=Fault.CRASH_BEFORE)
+        with pytest.raises(SimulatedCrash):
+            Leases(dying, now=clock)._take(path, "orders", "dying")
+    clock.now += LIFE
+    with Leases(store, now=clock).held("orders", holder="next"):
+        assert Leases(store, now=clock).is_held("orders")
 
 
 def _path(leases: Leases, store: MemoryStore) -> str:

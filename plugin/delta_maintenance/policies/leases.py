@@ -2,6 +2,11 @@
 
 Leases avoid duplicate work; they are not needed for safety, because concurrent operations are safe.
 A lease is a small file that its holder renews. If the holder dies, the lease expires.
+
+Stores create files atomically, but do not replace or delete them on a condition. Therefore a
+process that replaces or deletes a lease first creates a claim, which is named after the lease, and
+then reads the lease again. Two processes both have a lease only if one of them pauses for longer
+than its lifetime between two requests.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, digest_of
 from delta_maintenance.errors import (
     BusyError,
     CommitUnknownError,
@@ -100,7 +105,8 @@ class Leases:
 
     def is_held(self, uri: str) -> bool:
         """Whether a task holds the lease of the table at an address."""
-        return self._in_force(_file_name(uri)) is not None
+        lease = _LEASE.read(self._store, _file_name(uri))
+        return lease is not None and self._is_in_force(lease)
 
     @property
     def renewal_interval(self) -> timedelta:
@@ -113,7 +119,7 @@ class Leases:
         try:
             lease = _LEASE.read(self._store, path)
             if lease is not None and lease.holder == holder:
-                self._store.put(path, self._written(name, holder))
+                self._replace(path, lease, self._written(name, holder))
         except DeltaMaintenanceError as error:
             _log.warning("the lease of %s could not be renewed: %s", name, error)
 
@@ -123,36 +129,71 @@ class Leases:
         try:
             lease = _LEASE.read(self._store, path)
             if lease is not None and lease.holder == holder:
-                self._store.delete(path)
+                self._replace(path, lease, None)
         except DeltaMaintenanceError as error:
             _log.warning("a lease could not be released and will expire: %s", error)
 
-    def _take(self, path: str, name: str, holder: str, patience: timedelta = timedelta()) -> None:
+    def _take(
+        self, path: str, name: str, holder: str | None, patience: timedelta = timedelta()
+    ) -> None:
+        """Without a holder, never takes over a lease in force."""
         for _ in range(3):
-            if self._store.put_if_absent(path, self._written(name, holder)) is Put.DONE:
+            content = self._written(name, holder or "another process")
+            if self._store.put_if_absent(path, content) is Put.DONE:
                 return
-            lease = self._in_force(path)
-            if lease is not None and lease.holder != holder:
-                raise BusyError(
-                    f"{lease.holder} is working on {name}",
-                    remedy=f"wait until it ends; if it has died, its lease expires at "
-                    f"{lease.until:%H:%M:%S} UTC",
-                )
-            if lease is not None and patience:
-                self._sleep(patience.total_seconds())
-                patience = timedelta()
+            try:
+                lease: Lease | None = _LEASE.load(self._store, path)
+            except FileNotFoundError:
                 continue
+            except ValueError:
+                lease = None
+            if lease is not None and self._is_in_force(lease):
+                if lease.holder != holder:
+                    raise BusyError(
+                        f"{lease.holder} is working on {name}",
+                        remedy=f"wait until it ends; if it has died, its lease expires at "
+                        f"{lease.until:%H:%M:%S} UTC",
+                    )
+                if patience:
+                    self._sleep(patience.total_seconds())
+                    patience = timedelta()
+                    continue
             # Replaces expired and unreadable leases, and the lease of an earlier attempt of this
             # task.
-            self._store.delete(path)
+            if self._replace(path, lease, content):
+                return
         raise BusyError(f"another process has just started to work on {name}", remedy="try again")
 
-    def _in_force(self, path: str) -> Lease | None:
+    def _replace(self, path: str, lease: Lease | None, content: bytes | None) -> bool:
+        """Replaces a lease, or deletes it without content. Returns False if it has changed.
+
+        None as the lease is an unreadable file. Raises `BusyError` while another process does the
+        same.
+        """
+        claim = f"{path}.{digest_of(lease.nonce) if lease is not None else 'unreadable'}"
+        self._take(claim, lease.name if lease is not None else path, None)
+        try:
+            try:
+                is_same = _LEASE.load(self._store, path) == lease
+            except FileNotFoundError:
+                return False
+            except ValueError:
+                is_same = lease is None
+            if not is_same:
+                return False
+            if content is None:
+                self._store.delete(path)
+            else:
+                self._store.put(path, content)
+            return True
+        finally:
+            self._store.delete(claim)
+
+    def _is_in_force(self, lease: Lease) -> bool:
         # A lease from a host whose clock is far ahead must not block other hosts until their clocks
         # catch up. The second lifetime allows for clocks that differ less.
-        lease, now = _LEASE.read(self._store, path), self._now()
-        is_in_force = lease is not None and now < lease.until <= now + 2 * self._life
-        return lease if is_in_force else None
+        now = self._now()
+        return now < lease.until <= now + 2 * self._life
 
     def _keep(self, name: str, uri: str | None, holder: str, ended: threading.Event) -> None:
         while not ended.wait(self.renewal_interval.total_seconds()):

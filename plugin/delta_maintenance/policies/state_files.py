@@ -4,6 +4,7 @@
 |---|---|---|
 | `*.DIGEST.json` | the state of a table or a pattern | it is shown as unreadable, and replaced |
 | `DIGEST.lease` | who works on a table, and until when | the table is free |
+| `DIGEST.lease.DIGEST` | who replaces or deletes a lease | it may be replaced |
 | `failures.reported` | the failures that were reported | they are reported once more |
 | `clones.references` | the folders that the logs of tables refer to | the logs are read again |
 | `catalog-*.DIGEST.listing` | the last listing of a catalog | the catalog is asked for everything |
