@@ -46,7 +46,7 @@ class CommitFilter(Record):
     """The commits that count; all conditions must hold."""
 
     data_changes_only: bool = False
-    """Only commits that add or remove rows, by the `dataChange` of their files: not OPTIMIZE, VACUUM
+    """Only commits that add or remove rows, by `dataChange` of their files: not OPTIMIZE, VACUUM
     and similar ones, and not changes of properties or of the protocol.
     """
     operations: tuple[str, ...] = ()

@@ -119,7 +119,7 @@ class Leases:
         try:
             lease = _LEASE.read(self._store, path)
             if lease is not None and lease.holder == holder:
-                self._replace(path, lease, self._written(name, holder))
+                self._replace(path, lease, self._written(name, holder), holder)
         except DeltaMaintenanceError as error:
             _log.warning("the lease of %s could not be renewed: %s", name, error)
 
@@ -129,16 +129,13 @@ class Leases:
         try:
             lease = _LEASE.read(self._store, path)
             if lease is not None and lease.holder == holder:
-                self._replace(path, lease, None)
+                self._replace(path, lease, None, holder)
         except DeltaMaintenanceError as error:
             _log.warning("a lease could not be released and will expire: %s", error)
 
-    def _take(
-        self, path: str, name: str, holder: str | None, patience: timedelta = timedelta()
-    ) -> None:
-        """Without a holder, never takes over a lease in force."""
+    def _take(self, path: str, name: str, holder: str, patience: timedelta = timedelta()) -> None:
         for _ in range(3):
-            content = self._written(name, holder or "another process")
+            content = self._written(name, holder)
             if self._store.put_if_absent(path, content) is Put.DONE:
                 return
             try:
@@ -160,18 +157,18 @@ class Leases:
                     continue
             # Replaces expired and unreadable leases, and the lease of an earlier attempt of this
             # task.
-            if self._replace(path, lease, content):
+            if self._replace(path, lease, content, holder):
                 return
         raise BusyError(f"another process has just started to work on {name}", remedy="try again")
 
-    def _replace(self, path: str, lease: Lease | None, content: bytes | None) -> bool:
+    def _replace(self, path: str, lease: Lease | None, content: bytes | None, holder: str) -> bool:
         """Replaces a lease, or deletes it without content. Returns False if it has changed.
 
         None as the lease is an unreadable file. Raises `BusyError` while another process does the
         same.
         """
         claim = f"{path}.{digest_of(lease.nonce) if lease is not None else 'unreadable'}"
-        self._take(claim, lease.name if lease is not None else path, None)
+        self._take(claim, lease.name if lease is not None else path, holder)
         try:
             try:
                 is_same = _LEASE.load(self._store, path) == lease
