@@ -49,7 +49,7 @@ class DeltaFailureNotifier(_WebhookNotifier):
         failed = ti.xcom_pull(task_ids=ti.task_id, key=FAILED)
         if failed is None or not self.has_recipient():
             return
-        if as_flag(context["params"].get("plan_only", False)):
+        if as_flag(context["params"].get("plan_only", False), "plan_only"):
             # The stored runs are plans, which say nothing about failures.
             return
         from delta_maintenance import clock

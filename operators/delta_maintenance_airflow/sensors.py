@@ -194,9 +194,13 @@ class DeltaCommitSensor(BaseSensorOperator):
             after_version=after,
             min_commits=int(self.min_commits),
             commits=CommitFilter(
-                data_changes_only=as_flag(commits.get("data_changes_only", False)),
+                data_changes_only=as_flag(
+                    commits.get("data_changes_only", False), "data_changes_only"
+                ),
                 operations=as_names(commits.get("operations", ())),
-                protocol_changes=as_flag(commits.get("protocol_changes", False)),
+                protocol_changes=as_flag(
+                    commits.get("protocol_changes", False), "protocol_changes"
+                ),
                 properties=properties,
             ),
             known_properties=known,

@@ -14,7 +14,8 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.address import Address
-from delta_maintenance.errors import DeltaMaintenanceError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.store_options import parse_flag
 from delta_maintenance_airflow.compat import AirflowFailException
 
 if TYPE_CHECKING:
@@ -24,9 +25,15 @@ _END_OF_TRY = timedelta(seconds=15)
 """The time in which Airflow ends a try that it has replaced, because its scheduler was lost."""
 
 
-def as_flag(value: bool | str) -> bool:
-    """A flag: `true` or `1` in any case is true."""
-    return value.strip().lower() in ("true", "1") if isinstance(value, str) else value
+def as_flag(value: bool | str, name: str) -> bool:
+    """Returns a flag from an argument, whose text may come from a template; empty is false.
+
+    Text that is neither true nor false fails the task without retries.
+    """
+    try:
+        return bool(parse_flag(value or "false", name)) if isinstance(value, str) else value
+    except InvalidRequestError as error:
+        raise AirflowFailException(str(error)) from None
 
 
 def as_number(value: int | str | None) -> int | None:

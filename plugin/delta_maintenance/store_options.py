@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from delta_maintenance.address import StoreKind
+from delta_maintenance.errors import InvalidRequestError
 
 
 class Exposure(Enum):
@@ -41,6 +42,24 @@ class StorageOption:
     def variable(self) -> str:
         """The environment variable of the option; empty if it has none."""
         return next((spelling for spelling in self.spellings if spelling.isupper()), "")
+
+
+def parse_flag(value: str | None, name: str) -> bool | None:
+    """Parses true or false in the spellings of YAML and the environment; None for None.
+
+    `InvalidRequestError`, which names the option, for everything else: the wrong answer could send
+    credentials without encryption.
+    """
+    if value is None:
+        return None
+    text = value.strip().lower()
+    if text in ("true", "yes", "on", "1"):
+        return True
+    if text in ("false", "no", "off", "0"):
+        return False
+    raise InvalidRequestError(
+        f"the option {name} is neither true nor false", remedy="write true or false"
+    )
 
 
 def names_of(store: StoreKind) -> dict[str, str]:

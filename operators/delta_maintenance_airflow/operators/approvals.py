@@ -80,7 +80,7 @@ class DeltaPendingPlansOperator(BaseOperator):
         self.plan_only = plan_only
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        if as_flag(self.plan_only):
+        if as_flag(self.plan_only, "plan_only"):
             raise AirflowSkipException("this run only plans")
         ti = context["ti"]
         tables = [

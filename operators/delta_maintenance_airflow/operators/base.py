@@ -114,12 +114,12 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         at_start = LineageFacts(
             table_uri=self.table_uri,
             catalog_name=self.catalog_name,
-            written=not as_flag(self.plan_only),
+            written=not as_flag(self.plan_only, "plan_only"),
         )
         return self._lineage or at_start
 
     def execute(self, context: Context) -> dict[str, Any]:
-        plan_only = as_flag(self.plan_only)
+        plan_only = as_flag(self.plan_only, "plan_only")
         with self.record_work(context):
             options = self.record.options.from_json(self._given(context))
             return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
@@ -131,7 +131,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         """
         with retrying_only_what_may_pass():
             ledger = operation_ledger(self.ledger, self.hook, link=link_to(context))
-            plans = as_flag(self.plan_only)
+            plans = as_flag(self.plan_only, "plan_only")
             with recording(self.record, ledger, name=lambda: self.table_uri, plans=plans) as run:
                 self._one = run
                 yield run

@@ -164,7 +164,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
             return self._lineages or super().lineages()
         # The task has not begun.
         return [
-            LineageFacts(table_uri=table["uri"], written=not as_flag(self.plan_only))
+            LineageFacts(table_uri=table["uri"], written=not as_flag(self.plan_only, "plan_only"))
             for table in self.tables
         ]
 

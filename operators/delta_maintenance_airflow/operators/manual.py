@@ -131,14 +131,14 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     @property
     def plans(self) -> bool:
         """Whether this task only plans."""
-        return as_flag(self.plan_only)
+        return as_flag(self.plan_only, "plan_only")
 
     def facts(self, result: RunResult) -> Mapping[str, Any]:
         if not self.plans or not result.outcomes:
             return {}
         return {
             "needs_approval": self._needs_approval(result),
-            "only_planned": as_flag(self.stop_after_plan),
+            "only_planned": as_flag(self.stop_after_plan, "stop_after_plan"),
         }
 
     def _facts_of_run(

@@ -260,7 +260,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         from delta_maintenance.policies.approval import Approvals, still_asked
         from delta_maintenance.policies.run import run
 
-        plan_only, now = as_flag(self.plan_only), clock.now()
+        plan_only, now = as_flag(self.plan_only, "plan_only"), clock.now()
         asked = still_asked(known.pending, known.put_off, now=now) if known is not None else ()
         approvals = Approvals(
             operations=frozenset(self.approved), asked=asked, plans_on_spark=not plan_only
@@ -299,7 +299,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         return LineageFacts(
             table_uri=uri,
             catalog_name=catalog_name_in(self.table.get("name")),
-            written=not as_flag(self.plan_only),
+            written=not as_flag(self.plan_only, "plan_only"),
         )
 
     def _facts_of_run(
@@ -311,7 +311,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
         shown = catalog_name or result.uri
         told = acknowledgement_text(entry) if result.exit_status and self.is_scheduled else None
         failed = logging.ERROR if told is None else logging.WARNING
-        if not as_flag(self.plan_only):
+        if not as_flag(self.plan_only, "plan_only"):
             report_metrics(result)
         for outcome in result.outcomes:
             level = failed if outcome.exit_status else logging.INFO
@@ -345,7 +345,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             if told is not None:
                 return facts, AirflowSkipException(f"{told}: {problem}")
             return facts, (AirflowException if result.retryable else AirflowFailException)(problem)
-        if not as_flag(self.plan_only):
+        if not as_flag(self.plan_only, "plan_only"):
             extra = {
                 "delta_version": facts["version"],
                 "status": facts["status"],

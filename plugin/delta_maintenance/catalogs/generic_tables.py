@@ -48,8 +48,8 @@ class GenericTables(Catalog):
 
     def __init__(self, settings: CatalogSettings) -> None:
         self._catalog = settings.catalog
-        usual = "true" if self.vends_by_default else "false"
-        self._vends = settings.options.get("vend", usual) != "false"
+        vends = settings.flag("vend")
+        self._vends = self.vends_by_default if vends is None else vends
         self._prefixes: dict[str, str] = {}
 
     @abstractmethod

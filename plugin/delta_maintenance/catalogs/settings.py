@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from delta_maintenance.address import CATALOG_PREFIX, CatalogKind, is_catalog_option
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.store_options import parse_flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,10 @@ class CatalogSettings:
                 remedy=f"use one of {', '.join(sorted(names))}",
             )
         return self.options
+
+    def flag(self, name: str) -> bool | None:
+        """Returns whether an option is true; None if it is not given."""
+        return parse_flag(self.options.get(name), name)
 
 
 SECRETS = frozenset(

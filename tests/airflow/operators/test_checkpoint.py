@@ -73,7 +73,7 @@ def test_options_and_flags_may_come_as_rendered_text(
     assert (outcome["kind"], outcome["sidecars"]) == ("v2-json", 4)
 
 
-@pytest.mark.parametrize("flag", [True, "True", "true"])
+@pytest.mark.parametrize("flag", [True, "True", "true", "yes"])
 def test_plan_only_writes_nothing_and_has_a_reason(
     neglected_table: TableBuilder, task_context: dict[str, Any], flag: bool | str
 ) -> None:
@@ -81,6 +81,14 @@ def test_plan_only_writes_nothing_and_has_a_reason(
     assert outcome["status"] == "planned"
     assert outcome["kind"] == "classic"
     assert "the local engine was asked for" in outcome["reason"]
+    assert neglected_table.open().snapshot().log.checkpoint is None
+
+
+def test_a_flag_that_is_neither_true_nor_false_writes_nothing(
+    neglected_table: TableBuilder, task_context: dict[str, Any]
+) -> None:
+    with pytest.raises(AirflowFailException, match="option plan_only is neither true nor false"):
+        operator(neglected_table, plan_only="plan").execute(task_context)
     assert neglected_table.open().snapshot().log.checkpoint is None
 
 

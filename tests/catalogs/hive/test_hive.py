@@ -246,7 +246,7 @@ def test_a_metastore_with_tls_is_trusted_by_its_authority_only(
                 catalog.check()
             assert not isinstance(caught.value, CatalogUnavailableError)
         monkeypatch.setenv("SSL_CERT_FILE", str(file))
-        with opened(address, tls="true") as catalog:
+        with opened(address, tls="Yes") as catalog:
             assert names(listed(catalog)) == ["hms://db.t"]
 
 

@@ -55,7 +55,7 @@ def config(tmp_path: Path, servers: dict[str, CatalogServer]) -> Path:
             "kind": kind,
             "address": server.settings().address,
             "catalog": "prod",
-            "options": {"token": "${env:LAKE_TOKEN}", "vend": "false"},
+            "options": {"token": "${env:LAKE_TOKEN}", "vend": False},
         }
         for kind, server in servers.items()
     }

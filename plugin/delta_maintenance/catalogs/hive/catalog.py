@@ -48,7 +48,7 @@ class HiveCatalog(Catalog):
 
     def __init__(self, settings: CatalogSettings) -> None:
         options = settings.only("user", "tls", "kerberos")
-        if options.get("kerberos", "false") != "false":
+        if settings.flag("kerberos"):
             raise InvalidRequestError(
                 "metastores that require Kerberos are not supported",
                 remedy="list the tables of the policy by their addresses",
@@ -56,9 +56,7 @@ class HiveCatalog(Catalog):
         self._catalog = settings.catalog
         servers = _servers(settings.address)
         self._at = ", ".join(f"{server.host}:{server.port}" for server in servers)
-        self._client = HiveClient(
-            servers, user=options.get("user"), tls=options.get("tls") == "true"
-        )
+        self._client = HiveClient(servers, user=options.get("user"), tls=bool(settings.flag("tls")))
 
     def list(
         self,

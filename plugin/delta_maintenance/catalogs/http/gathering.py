@@ -22,7 +22,7 @@ from delta_maintenance.catalogs.credentials import texts
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import CatalogError, DeltaMaintenanceError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -172,12 +172,8 @@ def further_aspects(
     """Reads the option `tags`: `true` asks for all aspects always, `false` never for tags, and by
     default only conditions ask. Returns what is left of `aspects`, and whether to ask always.
     """
-    option = settings.options.get("tags")
-    if option not in (None, "true", "false"):
-        raise InvalidRequestError(
-            f"the option tags of a catalog is {option!r}", remedy="write true or false, or omit it"
-        )
-    return aspects - ({Aspect.TAGS} if option == "false" else set()), option == "true"
+    tags = settings.flag("tags")
+    return aspects - ({Aspect.TAGS} if tags is False else set()), tags is True
 
 
 def texts_of(

@@ -163,7 +163,7 @@ class UnityCatalog(Catalog):
         )
         self._delta = DeltaApi(self.client)
         self._catalog = settings.catalog
-        self._vends = settings.options.get("vend") != "false"
+        self._vends = settings.flag("vend") is not False
         self._further, self.describes_all = further_aspects(settings, frozenset({Aspect.TAGS}))
 
     def list(

@@ -156,7 +156,14 @@ def _no_secrets(settings: Mapping[str, str]) -> Mapping[str, str]:
     return settings
 
 
-Settings = Annotated[Mapping[str, str], AfterValidator(_no_secrets)]
+def _text_of_boolean(value: object) -> object:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+Setting = Annotated[str, BeforeValidator(_text_of_boolean, json_schema_input_type=str | bool)]
+"""A text, or a boolean of YAML."""
+
+Settings = Annotated[Mapping[str, Setting], AfterValidator(_no_secrets)]
 """Names and values; secret values must be references to the environment."""
 
 

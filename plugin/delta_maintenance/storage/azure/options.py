@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.option_values import check_endpoint, flag, named_values
+from delta_maintenance.storage.core.option_values import check_endpoint, named_values
 from delta_maintenance.storage.core.paths import check_directory
-from delta_maintenance.store_options import names_of, variables_of
+from delta_maintenance.store_options import names_of, parse_flag, variables_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class AzureOptions:
         values, because they may be secrets.
         """
         values = _expand(named_values(given, names_of(StoreKind.AZURE), store="Azure"))
-        anonymous = bool(flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
+        anonymous = bool(parse_flag(values.pop("anonymous", None), "AZURE_SKIP_SIGNATURE"))
         around = _surroundings(environment or {})
         account = values.get("account") or address.account or around.get("account")
         if account is None:

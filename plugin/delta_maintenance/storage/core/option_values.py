@@ -38,19 +38,6 @@ def named_values(
     return values
 
 
-def flag(value: str | None, name: str) -> bool | None:
-    """Parses true or false; None if no value is given."""
-    if value is None:
-        return None
-    if value.lower() in ("true", "1"):
-        return True
-    if value.lower() in ("false", "0"):
-        return False
-    raise InvalidRequestError(
-        f"the storage option {name} is neither true nor false", remedy="write true or false"
-    )
-
-
 def hide_secrets(text: str, secrets: Iterable[str | None]) -> str:
     """Returns the text without any of the secrets."""
     for secret in secrets:

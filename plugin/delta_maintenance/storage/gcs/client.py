@@ -18,12 +18,11 @@ from delta_maintenance.rest.client import Answer, HttpSession, RestClient
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.storage.core.option_values import (
     check_endpoint,
-    flag,
     named_values,
     require_package,
 )
 from delta_maintenance.storage.core.vended import VendedOptions
-from delta_maintenance.store_options import names_of
+from delta_maintenance.store_options import names_of, parse_flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ class GCSOptions:
         with different values. Messages never contain values, because they may be secrets.
         """
         values = named_values(given, names_of(StoreKind.GCS), store="GCS")
-        anonymous = flag(values.pop("anonymous", None), "GOOGLE_SKIP_SIGNATURE")
+        anonymous = parse_flag(values.pop("anonymous", None), "GOOGLE_SKIP_SIGNATURE")
         token = values.pop("token", None)
         if token == "anon":
             anonymous = True

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.storage.core.option_values import flag, named_values
+from delta_maintenance.storage.core.option_values import named_values
 from delta_maintenance.storage.core.paths import check_directory
-from delta_maintenance.store_options import names_of
+from delta_maintenance.store_options import names_of, parse_flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class WebHdfsOptions:
                 "name_nodes=HOST:PORT,HOST:PORT",
             )
         check_directory(address.path)
-        kerberos = bool(flag(values.get("kerberos"), "kerberos"))
+        kerberos = bool(parse_flag(values.get("kerberos"), "kerberos"))
         token = values.get("token")
         if token is None and not kerberos and "user" not in values:
             token = around.get(_TOKEN) or None

@@ -16,14 +16,9 @@ from delta_maintenance.address import StoreKind
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.rest.failure import PAUSES, RequestFailure, patiently
 from delta_maintenance.rest.usage import Meter, Usage, class_of_s3
-from delta_maintenance.storage.core.option_values import (
-    check_endpoint,
-    flag,
-    hide_secrets,
-    named_values,
-)
+from delta_maintenance.storage.core.option_values import check_endpoint, hide_secrets, named_values
 from delta_maintenance.storage.core.vended import VendedOptions
-from delta_maintenance.store_options import names_of
+from delta_maintenance.store_options import names_of, parse_flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +41,8 @@ class S3Options:
         with different values. Messages never contain values, because they may be secrets.
         """
         values = named_values(given, names_of(StoreKind.S3), store="S3")
-        allow_http = flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
-        anonymous = flag(values.pop("anonymous", None), "AWS_SKIP_SIGNATURE")
+        allow_http = parse_flag(values.pop("allow_http", None), "AWS_ALLOW_HTTP")
+        anonymous = parse_flag(values.pop("anonymous", None), "AWS_SKIP_SIGNATURE")
         if "endpoint_url" in values:
             scheme = check_endpoint(values["endpoint_url"], "endpoint_url")
             if scheme == "http" and allow_http is False:
