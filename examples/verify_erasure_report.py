@@ -1,7 +1,7 @@
 """Repeats an erasure report with DuckDB alone.
 
-    delta-maintenance erasure-report TABLE "customer = 4711" --report report.parquet
-    python verify_erasure_report.py report.parquet TABLE "customer = 4711"
+    delta-maintenance erasure-report TABLE --where "customer = 4711" --report report.parquet
+    python verify_erasure_report.py report.parquet TABLE --where "customer = 4711"
 
 Reads each file of the report again, and compares its checksum and the number of matching rows.
 TABLE is a local folder, and so are the clones in the report. Old versions in the store, files of

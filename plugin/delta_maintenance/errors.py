@@ -299,16 +299,23 @@ def failure_of(error: Exception, *, where: str) -> DeltaMaintenanceError:
 
 
 def closest(name: str, known: Iterable[str], *, likeness: float = 0.7) -> str | None:
-    """Returns the known name that is most like a given one, whatever their case.
+    """Returns the known name that is most like a given one, whatever their case and the hyphens
+    before them.
 
     None if no ratio of equal characters reaches `likeness`.
     """
     # Loaded here, because most names are right.
-    from difflib import get_close_matches
+    from difflib import SequenceMatcher
 
-    by_case = {each.lower(): each for each in known}
-    found = get_close_matches(name.lower(), by_case, n=1, cutoff=likeness)
-    return by_case[found[0]] if found else None
+    word = name.lower().lstrip("-")
+
+    def ratio(known_name: str) -> float:
+        other = known_name.lower().lstrip("-")
+        # The matcher is not symmetric: `retain` is more like `retention` than the other way round.
+        return max(SequenceMatcher(None, *pair).ratio() for pair in ((word, other), (other, word)))
+
+    ratio_of_best, best = max(((ratio(name), name) for name in known), default=(0.0, None))
+    return best if ratio_of_best >= likeness else None
 
 
 def remember_name(address: str, name: str) -> None:

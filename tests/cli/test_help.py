@@ -15,25 +15,34 @@ from delta_maintenance.cli.main import _parser, verbs
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
-WIDTH = 80
+WIDTH, HEIGHT = 80, 40
 
 
-def test_the_bare_command_prints_help(cli: Any) -> None:
-    assert cli() == cli("--help")
+def test_the_bare_command_is_a_screen_of_all_verbs_by_their_purpose(cli: Any) -> None:
+    outcome = cli()
+    assert outcome == cli("--help")
+    lines = outcome.out.splitlines()
+    assert len(lines) < HEIGHT and max(map(len, lines)) < WIDTH
+    listed = [line[8:].split()[0] for line in lines[2:-3]]
+    assert sorted(listed) == sorted(verbs())
+    groups = [line.split()[0] for line in lines[2:-3] if not line.startswith(" ")]
+    assert groups == ["look", "repair", "files", "log", "table", "policy", "spark"]
 
 
 @pytest.mark.parametrize("verb", verbs())
-def test_help_has_a_valid_example_and_the_common_options_last(
+def test_the_help_of_a_verb_fits_a_screen_and_has_a_valid_example(
     cli: Any, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
-    outcome = cli(verb, "--help")
-    assert (outcome.status, outcome.err) == (0, "")
-    own, common = outcome.out.split("\ncommon options:\n")
-    assert "--verbose" not in own and "\n  -h, --help " in common
-    told, example = common.split("\nexample:\n")
-    assert "\n  --dry-run " not in told
-    assert max(len(line) for line in example.splitlines()) < WIDTH
+    outcome, everything = cli(verb, "--help"), cli(verb, "--help-all")
+    assert (outcome.status, outcome.err) == (everything.status, everything.err) == (0, "")
+    assert outcome.out.count("\n") < HEIGHT
+    assert max(map(len, everything.out.splitlines())) < WIDTH
+    usage, *_ = outcome.out.split("\n\n")
+    assert " ".join(usage.split()).startswith(f"usage: delta-maintenance {verb} ")
+    told, example = outcome.out.split("\nexample:\n")
+    assert "--verbose" not in told and "\n  -h, --help " in told
+    assert f"\nexample:\n{example}" in everything.out and "\n  -v, --verbose " in everything.out
     program, *words = shlex.split(example.replace("\\\n", ""))
     assert program == "delta-maintenance" and words[0] == verb
     _parser(words).parse_args(words)

@@ -57,7 +57,7 @@ def command(*words: str, **settings: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_names_every_verb_and_every_exit_status(cli: Any) -> None:
-    outcome = cli("--help")
+    outcome = cli("--help-all")
     assert outcome.status == 0 and outcome.err == ""
     assert all(verb in outcome.out for verb in VERBS)
     assert all(f"\n  {status}  " in outcome.out for status in range(6))
@@ -67,8 +67,7 @@ def test_help_names_every_verb_and_every_exit_status(cli: Any) -> None:
 def test_the_help_of_a_verb_explains_secrets(cli: Any, verb: str) -> None:
     outcome = cli(verb, "--help")
     assert outcome.status == 0
-    assert "secrets in the environment" in " ".join(outcome.out.split())
-    assert "AWS_SECRET_ACCESS_KEY" in outcome.out
+    assert "Secrets belong in the environment" in " ".join(outcome.out.split())
 
 
 @pytest.mark.parametrize("verb", VERBS)

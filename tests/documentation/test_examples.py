@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from delta_maintenance.cli.main import _parser, main
+from delta_maintenance.cli.main import _parse, main
 from delta_maintenance.policies.definition import load_policy
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +106,7 @@ def test_every_command_that_a_page_shows_is_one() -> None:
             if "…" in words or "VERB" in words:
                 continue
             try:
-                _parser(words).parse_args(words)
+                _parse(words)
             except SystemExit as ended:
                 assert ended.code == 0, f"{page}: {command}"
             checked += 1

@@ -31,7 +31,7 @@ def test_every_command_that_a_remedy_names_exists(remedies: ModuleType) -> None:
 
     flags = {
         verb: set(parser._option_string_actions)
-        for verb, parser in command_line._subparsers().choices.items()
+        for verb, parser in command_line._verb_parsers().items()
     }
     every = set().union(*flags.values())
     texts = [each.remedy for each in remedies.in_source()]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 
+from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.main import _parser
 from docs_site.markdown import code, sentence, table
 
@@ -12,34 +14,31 @@ from docs_site.markdown import code, sentence, table
 def verbs(_: str) -> str:
     """Every verb with its summary, linked to its page as from `docs/`."""
     rows = [
-        (f"[`{action.dest}`](reference/cli/{action.dest}.md)", sentence(action.help or ""))
-        for action in _subparsers()._choices_actions
+        (f"[`{name}`](reference/cli/{name}.md)", sentence(parser.summary))
+        for name, parser in _verb_parsers().items()
     ]
     return table(("verb", "purpose"), rows)
 
 
 def options(verb: str) -> str:
     """The usage line and the table of arguments of one verb."""
-    parser = _subparsers().choices[verb]
-    usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    parser = _verb_parsers()[verb]
     rows = []
     for group in parser._action_groups:
         for action in group._group_actions:
             if not isinstance(action, argparse._HelpAction):
                 rows.append((_name(action), _meaning(action)))
-    return f"```text\n{_wrapped(usage)}\n```\n\n" + table(("argument", "meaning"), rows)
+    usage = parser.format_usage().removeprefix("usage: ")
+    return f"```text\n{usage}```\n\n" + table(("argument", "meaning"), rows)
 
 
 def verb_names() -> list[str]:
     """All verbs, in the order of the help."""
-    return list(_subparsers().choices)
+    return list(_verb_parsers())
 
 
-def _subparsers() -> argparse._SubParsersAction[argparse.ArgumentParser]:
-    for action in _parser([])._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return action
-    raise LookupError("the command line has no verbs")
+def _verb_parsers() -> Mapping[str, ArgumentParser]:
+    return _parser([]).verbs
 
 
 def _name(action: argparse.Action) -> str:
@@ -60,14 +59,3 @@ def _meaning(action: argparse.Action) -> str:
     if action.required and action.option_strings:
         meaning += " Required."
     return meaning
-
-
-def _wrapped(usage: str) -> str:
-    """A usage line broken between its arguments, at about 90 characters."""
-    words = re.findall(r"\[[^\]]*\]+|\S+", usage)
-    lines = [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + len(word) > 88:
-            lines.append("   ")
-        lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
-    return "\n".join(lines)

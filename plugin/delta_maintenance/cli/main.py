@@ -11,8 +11,9 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import get_args
 
 from delta_maintenance import __version__
 from delta_maintenance.cli import operation_verb
@@ -21,6 +22,7 @@ from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
 from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, closest
 from delta_maintenance.limits import default_log_memory
+from delta_maintenance.operations.core.operation import Purpose
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
 
 _FAILED = 1
@@ -44,6 +46,9 @@ _MODULES = {
 them. Each has a module of the same name in `verbs`, unless another name is given here."""
 
 _COMPLETING = "_ARGCOMPLETE"
+_MORE_HELP = """\
+'delta-maintenance VERB --help' shows the options that people use, and
+'delta-maintenance --help-all' the exit statuses."""
 _EXIT_STATUSES = """\
 exit status:
   0  done, also when there was nothing to do
@@ -93,9 +98,8 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
         meant = closest(words[0], verbs(), likeness=0.6)
         hint = f"; did you mean {meant}?" if meant is not None else ""
         parser.error(f"there is no verb {words[0]!r}{hint}")
-    arguments, unknown = parser.parse_known_args(words)
-    if unknown:
-        arguments.parser.refuse(unknown)
+    arguments, further_words = parser.parse_known_args(words)
+    arguments.parser.settle(arguments, further_words)
     return arguments
 
 
@@ -144,17 +148,15 @@ def _settle_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser(words: Sequence[str]) -> ArgumentParser:
+def _parser(words: Sequence[str]) -> _MainParser:
     """Returns the parser for this command line: with its first verb only, or else with all
     verbs.
     """
-    parser = ArgumentParser(
-        prog="delta-maintenance",
-        description="Inspect and maintain Delta Lake tables.",
-        epilog=_EXIT_STATUSES,
-    )
+    parser = _MainParser(prog="delta-maintenance")
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    subparsers = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    parser.add_help_options()
+    subparsers = parser.add_subparsers(parser_class=ArgumentParser, metavar="VERB", required=True)
+    parser.verbs = subparsers.choices
     requested_verb = words[0] if words else ""
     if requested_verb in (*_READING, *_TABLES):
         _add_verbs(subparsers, (requested_verb,))
@@ -168,6 +170,21 @@ def _parser(words: Sequence[str]) -> ArgumentParser:
     for verb_parser in subparsers.choices.values():
         verb_parser.add_common_options()
     return parser
+
+
+class _MainParser(ArgumentParser):
+    """The parser of the command, whose help is a screen with all verbs."""
+
+    verbs: Mapping[str, ArgumentParser]
+
+    def format_help(self, *, everything: bool = False) -> str:
+        lines = ["usage: delta-maintenance VERB TABLE [options]", ""]
+        for purpose in get_args(Purpose):
+            verbs = ((name, verb) for name, verb in self.verbs.items() if verb.purpose == purpose)
+            for number, (name, verb) in enumerate(verbs):
+                group = "" if number else purpose
+                lines.append(f"{group:<8}{name:<18}{verb.summary}".rstrip())
+        return "\n".join([*lines, "", _EXIT_STATUSES if everything else _MORE_HELP, ""])
 
 
 def _add_verbs(subparsers: Verbs, words: Sequence[str]) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import (
+    ArgumentParser,
     Verbs,
     add_spark,
     add_table,
@@ -31,7 +30,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.documents import printable
-from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
+from delta_maintenance.operations.core.flags import FlagField, Group, flag_fields, has_field
 from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
@@ -52,30 +51,28 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     parser = add_verb(
         verbs,
         record.name,
+        purpose=record.purpose,
         summary=record.summary,
-        description=textwrap.fill(
-            f"{record.description} {record.prints}",
-            min(shutil.get_terminal_size().columns, 100) - 2,
-        ),
+        description=f"{record.description} {record.prints}",
         json_help="print the Result, with --dry-run the Plan and the exact lists behind it, as one "
         "JSON document",
         example=_example(record),
     )
     add_table(parser)
-    add_flags(parser, record.options)
+    add_flags(parser, record)
     if record.takes_version:
-        parser.add_argument(
+        parser.group("work").add_argument(
             "--version", metavar="N", type=int, help="the version to work on, by default the latest"
         )
     if record.report is not None:
-        parser.add_argument(
+        parser.group("output").add_argument(
             "--report",
             metavar="URI",
             help=f"a new Parquet file with {record.report}, in any store and outside of the table, "
             "written before anything is changed",
         )
     parser.add_argument("--dry-run", action="store_true", help="only print the plan and its reason")
-    parser.add_argument(
+    parser.group("output").add_argument(
         "--ledger", metavar="URI", help="add a row to this ledger, which is created if it is new"
     )
     if record.spark is not None:
@@ -251,21 +248,27 @@ def _print_document(document: dict[str, Any], listing: FileListing | None) -> No
 def _example(record: AnyOperation) -> str:
     words = [record.name, "s3://lake/sales/orders"]
     for field in flag_fields(record.options):
-        if field.is_required:
+        if field.is_required or field.flag.example is not None:
             value = field.flag.example or (field.choices or (_settings(field)["metavar"],))[0]
-            words += [value] if field.flag.positional else [_name(field), value]
+            words += [_name(field), value]
     return shlex.join([*words, *([] if record.effects.only_reads else ["--dry-run"])])
 
 
-def add_flags(parser: argparse.ArgumentParser, options: type[Record]) -> None:
+def add_flags(parser: ArgumentParser, record: AnyOperation) -> None:
     """Adds a flag for each field that has one; omitted values are None."""
-    for field in flag_fields(options):
-        settings = {"help": _help(field), **_settings(field)}
+    for field in flag_fields(record.options):
+        group: Group = "common" if field.is_required else field.flag.group
+        action = parser.group(group).add_argument(
+            _name(field),
+            dest=field.name,
+            required=field.is_required and not field.flag.positional,
+            help=_help(field),
+            **_settings(field),
+        )
         if field.flag.positional:
-            parser.add_argument(field.name, **settings)
-        else:
-            settings |= {"dest": field.name, "required": field.is_required}
-            parser.add_argument(_name(field), **settings)
+            parser.by_position.append(action)
+        if field.name in record.subjects:
+            parser.subjects.append(action)
 
 
 def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
@@ -305,7 +308,6 @@ def _settings(field: FlagField) -> dict[str, Any]:
         return {"action": "append", "type": key_value, "metavar": field.flag.metavar or "K=V"}
     if field.choices is not None:
         return {"choices": field.choices}
-    # The metavar of a positional argument is the name of its field.
     metavar = field.name.upper() if field.flag.positional else _metavar(kind)
     return {"type": _parser(kind, field.least), "metavar": field.flag.metavar or metavar}
 

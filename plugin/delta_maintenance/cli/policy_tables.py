@@ -37,7 +37,13 @@ def add_policy_verb(
 ) -> ArgumentParser:
     """Adds the parser of a verb that takes a policy instead of a table."""
     parser = add_verb(
-        verbs, name, summary=summary, description=description, json_help=json_help, example=example
+        verbs,
+        name,
+        purpose="policy",
+        summary=summary,
+        description=description,
+        json_help=json_help,
+        example=example,
     )
     parser.add_argument(
         "config",

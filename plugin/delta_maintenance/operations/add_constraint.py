@@ -166,7 +166,8 @@ def conclusion(result: AddConstraintResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="add-constraint",
     title="Add a CHECK constraint",
-    summary="check that all rows satisfy a CHECK constraint, and add it",
+    purpose="table",
+    summary="check that all rows satisfy a constraint, and add it",
     description=(
         "Add a CHECK constraint. A Spark job checks every row first. If a row violates the "
         "constraint, nothing is committed, and the files with the most violations are listed."

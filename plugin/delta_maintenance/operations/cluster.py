@@ -21,15 +21,17 @@ class ClusterOptions(NewFileOptions):
 
     by: tuple[str, ...] = policy_option(
         (),
-        "the columns by which to order the rows of a table without clustering columns, such as "
-        "country or address.city",
+        "the columns to order by, for a table without clustering columns, such as country or "
+        "address.city",
         metavar="COLUMN",
+        group="common",
     )
     """Dots separate the names of nested columns; names with dots are in backticks."""
     curve: Literal["hilbert", "z-order", "linear"] = policy_option(
         "hilbert",
-        "the order of rows by several columns: `hilbert`, the default, and `z-order` serve all "
-        "columns alike, `linear` serves the first column best",
+        "the order by several columns: `hilbert`, the default, and `z-order` serve all columns "
+        "alike, `linear` the first one best",
+        group="common",
     )
     full: bool = option(False, "also cluster files of other clustering columns or providers again")
 
@@ -51,7 +53,7 @@ class ClusterResult(RewriteResult):
 _RECORD = rewrite_record(
     "cluster",
     title="Cluster: order rows so that readers skip files",
-    summary="order the rows of data files by several columns, so that readers skip more files",
+    summary="order rows by columns, so that readers skip files",
     description=(
         "Sort the rows of new data files by the clustering columns of the table, or by named "
         "columns, without changing any row: new files are read back and compared before each "

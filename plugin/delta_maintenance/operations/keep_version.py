@@ -33,21 +33,31 @@ class KeepVersionOptions(Record):
     ]
     """At most 64 characters, beginning with a letter."""
     keep: Count | None = option(
-        None, "the version to keep, by default the latest", name="--version", metavar="N"
+        None,
+        "the version to keep, by default the latest",
+        name="--version",
+        metavar="N",
+        group="common",
     )
     at: Instant | None = option(
         None,
         "keep the version that was current at this time (ISO 8601, with a time zone)",
         metavar="TIME",
+        group="common",
     )
     until: Instant | None = option(
         None,
         "keep it until this time (ISO 8601, with a time zone), by default until it is released",
         metavar="TIME",
+        group="common",
     )
-    why: str | None = option(None, "the purpose, for plans and reports", metavar="TEXT")
+    why: str | None = option(
+        None, "the purpose, for plans and reports", metavar="TEXT", group="common"
+    )
     release: bool = option(
-        False, "no longer keep the version with this name; deletes no file of the table"
+        False,
+        "no longer keep the version with this name; deletes no file of the table",
+        group="common",
     )
 
 
@@ -103,7 +113,8 @@ def result_facts(result: KeepVersionResult) -> Facts:
 RECORD = OperationRecord(
     name="keep-version",
     title="Keep a version",
-    summary="keep the files and the log of a version under a name, whatever the retention",
+    purpose="log",
+    summary="keep the files and the log of a version under a name",
     description=(
         "Keep one version of the table under a name. Vacuums and log clean-ups then keep its files "
         "and its log until the given time, or until it is released. The name is "

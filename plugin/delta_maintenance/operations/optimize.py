@@ -23,9 +23,12 @@ class OptimizeOptions(NewFileOptions):
     min_files: Annotated[int, Bounds(2)] = policy_option(
         2,
         "the number of small files in a partition from which they are merged, by default {default}",
+        group="common",
     )
     deleted_percent: Percent = policy_option(
-        5, "rewrite files with a larger percentage of deleted rows, by default {default}"
+        5,
+        "rewrite files with a larger percentage of deleted rows, by default {default}",
+        group="common",
     )
     int96: bool = option(
         False, "rewrite files with timestamps of the old type INT96; reads all footers"
@@ -51,7 +54,7 @@ class OptimizeResult(RewriteResult):
 RECORD = rewrite_record(
     "optimize",
     title="Optimize: merge small data files",
-    summary="merge small data files, and rewrite files with many deleted rows",
+    summary="merge small files; rewrite those with deleted rows",
     description=(
         "Merge small data files of each partition and rewrite files with many deleted rows, "
         "without changing any row: new files are read back and compared before each commit. "

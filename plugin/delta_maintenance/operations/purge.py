@@ -25,11 +25,13 @@ class PurgeOptions(RewriteOptions):
         0,
         "rewrite only files with a larger percentage of deleted rows; by default, all "
         "files with deleted rows",
+        group="common",
     )
     dropped_columns: bool = policy_option(
         True,
         "also rewrite files with values of dropped columns, which is the default; footers are read "
         "if the table's schema shows that columns were dropped",
+        group="common",
     )
     holders: Holders = Holders()
     """What keeps older versions, which still have the deleted rows. The kept versions in the log of
@@ -51,7 +53,7 @@ class PurgeResult(RewriteResult):
 RECORD = rewrite_record(
     "purge",
     title="Purge deleted rows from data files",
-    summary="rewrite data files without their deleted rows and dropped columns",
+    summary="rewrite files without deleted rows, dropped columns",
     description=(
         "Rewrite each data file that holds deleted rows, or values of dropped columns, without "
         "them. No live row changes: new files are read back and compared before each commit. "

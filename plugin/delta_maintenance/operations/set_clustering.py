@@ -31,11 +31,17 @@ class SetClusteringOptions(ChangeOptions):
     """The clustering columns to set."""
 
     by: tuple[str, ...] = option(
-        (), "the clustering columns, at most 4, such as country or address.city", metavar="COLUMN"
+        (),
+        "the clustering columns, at most 4, such as country or address.city",
+        metavar="COLUMN",
+        group="common",
+        example="customer_id",
     )
     """They replace the current ones. Dots separate the names of nested columns; names with dots are
     in backticks."""
-    none: bool = option(False, "remove all clustering columns; files keep the order of their rows")
+    none: bool = option(
+        False, "remove all clustering columns; files keep the order of their rows", group="common"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +101,8 @@ def _files(files: int, size: int) -> str | None:
 RECORD = OperationRecord(
     name="set-clustering",
     title="Set clustering columns",
-    summary="set or remove the clustering columns of a table",
+    purpose="table",
+    summary="set or remove the clustering columns",
     description=(
         "Set the columns by which the rows of a table are clustered, or remove them, in one commit "
         "that adds the features which clustering needs. No data file is changed. Statistics that "

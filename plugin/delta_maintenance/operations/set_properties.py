@@ -38,12 +38,17 @@ class SetPropertiesOptions(ChangeOptions):
             "table properties and their values, such as delta.enableDeletionVectors=true",
             name="--set",
             in_policy=True,
+            group="common",
         ),
     ] = field(default_factory=dict)
     """`delta.feature.NAME=supported`, `delta.minReaderVersion` and `delta.minWriterVersion` request
     a protocol and are not stored."""
     remove: tuple[str, ...] = option(
-        (), "properties to remove; a missing property is not an error", name="--unset", metavar="K"
+        (),
+        "properties to remove; a missing property is not an error",
+        name="--unset",
+        metavar="K",
+        group="common",
     )
 
 
@@ -84,7 +89,8 @@ def result_facts(result: SetPropertiesResult) -> Facts:
 RECORD = OperationRecord(
     name="set-properties",
     title="Set table properties",
-    summary="set and remove table properties, with the features they need",
+    purpose="table",
+    summary="set and remove properties, with their features",
     description=(
         "Set and remove properties of a table in one commit. Names and values are checked "
         "first. A property that activates a table feature adds the feature as well; other "

@@ -37,13 +37,20 @@ class UpgradeProtocolOptions(ChangeOptions):
         "table features, by their names in the protocol; required features are added as well",
         name="--feature",
         metavar="NAME",
+        group="common",
+        example="deletionVectors",
     )
-    reader_version: int | None = option(None, "support all features that reader version N implies")
-    writer_version: int | None = option(None, "support all features that writer version N implies")
+    reader_version: int | None = option(
+        None, "support all features that reader version N implies", group="common"
+    )
+    writer_version: int | None = option(
+        None, "support all features that writer version N implies", group="common"
+    )
     convert_draft: bool = option(
         False,
         "convert the remains of a 2023 draft of row tracking: the high-water mark moves "
         "into its domain, and maps that represent the text of a domain become text",
+        group="common",
     )
 
 
@@ -86,7 +93,8 @@ def result_facts(result: UpgradeProtocolResult) -> Facts:
 RECORD = OperationRecord(
     name="upgrade-protocol",
     title="Upgrade the protocol",
-    summary="add table features to the protocol of a table",
+    purpose="table",
+    summary="add table features to the protocol",
     description=(
         "Add table features and the features that they require to the protocol of a table, in "
         "one commit. All supported features stay supported, including implied ones, and no "

@@ -34,7 +34,7 @@ def counted(tmp_path: Path) -> TableBuilder:
 
 
 def test_the_default_is_that_of_the_operation(cli: Any) -> None:
-    said = " ".join(cli(VERB, "--help").out.split())
+    said = " ".join(cli(VERB, "--help-all").out.split())
     assert f"by default {BackfillRowIdsOptions().files_per_commit}" in said
 
 

@@ -16,7 +16,7 @@ from tests.support.tables.table_builder import TableBuilder
 
 
 def test_choices_and_defaults_are_those_of_the_operation(cli: Any) -> None:
-    said = " ".join(cli("checkpoint", "--help").out.split())
+    said = " ".join(cli("checkpoint", "--help-all").out.split())
     assert f"{{{','.join(get_args(CheckpointKind))}}}" in said
     assert f"{{{','.join(get_args(Engine))}}}" in said
     assert f"by default {CheckpointOptions().actions_per_sidecar}" in said

@@ -28,7 +28,7 @@ def build(tmp_path: Path) -> Build:
 
 
 def test_the_default_is_that_of_the_operation(cli: Any) -> None:
-    said = " ".join(cli("drop-feature", "--help").out.split())
+    said = " ".join(cli("drop-feature", "--help-all").out.split())
     assert f"by default {DropFeatureOptions(feature='x').files_per_commit}" in said
 
 

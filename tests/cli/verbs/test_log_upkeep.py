@@ -36,7 +36,7 @@ def old(builder: TableBuilder) -> TableBuilder:
 
 
 def test_the_default_is_that_of_the_operation(cli: Any) -> None:
-    said = " ".join(cli("compact-log", "--help").out.split())
+    said = " ".join(cli("compact-log", "--help-all").out.split())
     assert f"by default {CompactLogOptions().commits_per_file}" in said
 
 

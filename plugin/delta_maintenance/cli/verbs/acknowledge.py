@@ -24,11 +24,12 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "acknowledge",
-        summary="state that the failure of a table is known, until a date or until it changes",
+        purpose="policy",
+        summary="state that the failure of a table is known",
         description=(
             "Acknowledge the failure of a table, or of a pattern that cannot be listed, with a "
-            "reason. Runs with\nthe same state then name it apart, do not fail because of it, and "
-            "send no alert. Another\nfailure of the table, and the same one after the table was "
+            "reason. Runs with the same state then name it apart, do not fail because of it, and "
+            "send no alert. Another failure of the table, and the same one after the table was "
             "well, are new."
         ),
         json_help="print the name and the acknowledgement as one JSON document",

@@ -35,11 +35,11 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_policy_verb(
         verbs,
         "assess",
-        summary="show which maintenance is due on the tables of a policy, and why",
+        summary="which maintenance is due on the tables, and why",
         description=(
             "Compare each table with the policy: which operations are due, in which order, why, "
-            "and their\ncost and benefit. Reads logs but no data, and changes nothing. A "
-            "table or\na pattern that cannot be read does not prevent the assessment of the others."
+            "and their cost and benefit. Reads logs but no data, and changes nothing. A "
+            "table or a pattern that cannot be read does not prevent the assessment of the others."
         ),
         json_help="print the Assessments as one JSON document, a list",
         example="assess delta_maintenance.yaml --state state/",

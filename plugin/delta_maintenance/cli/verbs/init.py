@@ -64,11 +64,12 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "init",
-        summary="write a policy, or the files that connect it to Airflow or Dagster",
+        purpose="policy",
+        summary="write a policy, and files for Airflow or Dagster",
         description="Write commented files for a first setup into a folder: a policy; for "
-        "Airflow a policy\nand a file for the Dags folder; for Dagster a component. Existing "
-        "files are not changed.\nWith addresses, find the tables there, show their state and what "
-        "a first run would do, and\nwrite a policy for them. Reads logs, and changes no table.",
+        "Airflow a policy and a file for the Dags folder; for Dagster a component. Existing "
+        "files are not changed. With addresses, find the tables there, show their state and what "
+        "a first run would do, and write a policy for them. Reads logs, and changes no table.",
         json_help="print the files, and the Assessments of the tables, as one JSON document",
         example="init airflow s3://lake/sales s3://lake/ops --folder dags",
     )

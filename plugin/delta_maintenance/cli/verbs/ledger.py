@@ -38,10 +38,11 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "ledger",
-        summary="show what ran on the tables of a policy, what it brought and what it cost",
+        purpose="policy",
+        summary="what ran, what it brought and what it cost",
         description=(
             "Read the ledger that a policy names with `ledger:`, a Delta table with a row for each "
-            "operation\nthat ran: the newest operations, or sums by table, operation, day or owner."
+            "operation that ran: the newest operations, or sums by table, operation, day or owner."
         ),
         json_help="print one JSON document, a list",
         example="ledger policy.yaml --since '30 days' --by table",

@@ -26,11 +26,12 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "orphans",
+        purpose="policy",
         summary="find tables that no catalog and no policy names",
         description=(
             "Search folders for tables that neither a catalog of the policy nor the policy itself "
-            "names,\nwith their bytes and the time of their last commit. Tables with files that a "
-            "known table uses\nare listed apart. Reads only, and deletes nothing."
+            "names, with their bytes and the time of their last commit. Tables with files that a "
+            "known table uses are listed apart. Reads only, and deletes nothing."
         ),
         json_help="print one JSON document",
         example="orphans delta_maintenance.yaml --under s3://lake",

@@ -43,10 +43,11 @@ def _add_inspect(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "inspect",
-        summary="show a version: protocol, properties, files, and the state of its log",
+        purpose="look",
+        summary="a version: protocol, properties, files, log",
         description=(
             "Show one version of a table: protocol, metadata, the totals of its files, and the "
-            "files that\na reader opens to load it. Reads only."
+            "files that a reader opens to load it. Reads only."
         ),
         json_help="print one JSON document instead of text",
         example="inspect s3://lake/sales/orders",
@@ -84,13 +85,14 @@ def _add_files(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "files",
-        summary="list the live files of a version, as JSON lines",
+        purpose="look",
+        summary="the live files of a version, as JSON lines",
         description=(
             "List the live logical files of one version, one JSON object per line, in no "
-            "particular\norder: path (as written in the log), dv (unique id of its deletion "
-            "vector or null), size,\npartition_values, num_records, base_row_id, "
-            "default_row_commit_version. Reads only. The list\nis streamed: after an error, the "
-            "earlier lines have been printed, and the exit status is not\n0."
+            "particular order: path (as written in the log), dv (unique id of its deletion "
+            "vector or null), size, partition_values, num_records, base_row_id, "
+            "default_row_commit_version. Reads only. The list is streamed: after an error, the "
+            "earlier lines have been printed, and the exit status is not 0."
         ),
         json_help="accepted for uniformity: the output is JSON lines always",
         example="files s3://lake/sales/orders --version 12",
@@ -122,11 +124,12 @@ def _add_history(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "history",
-        summary="list the retained commits, newest first",
+        purpose="look",
+        summary="the retained commits, newest first",
         description=(
             "List the commits that the log retains, newest first, each with its version, even if "
-            "it\ncontains no commitInfo. Versions without the commits or the checkpoint that open "
-            "them are\nmarked. Reads only."
+            "it contains no commitInfo. Versions without the commits or the checkpoint that open "
+            "them are marked. Reads only."
         ),
         json_help="print one JSON document, a list, instead of text",
         example="history s3://lake/sales/orders --limit 20",
@@ -164,11 +167,12 @@ def _add_health(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "health",
-        summary="show the maintenance needs of a table: its log, files and protocol",
+        purpose="look",
+        summary="the maintenance that a table needs, with numbers",
         description=(
             "Show the need for maintenance: the length of the log, the sizes of files, the bytes "
-            "that a\nvacuum could reclaim, the requirements of the protocol, and the maintenance "
-            "that the log\nrecords. Reads the log but no data."
+            "that a vacuum could reclaim, the requirements of the protocol, and the maintenance "
+            "that the log records. Reads the log but no data."
         ),
         json_help="print the TableHealth as one JSON document",
         example="health s3://lake/sales/orders",

@@ -43,11 +43,11 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_policy_verb(
         verbs,
         "run",
-        summary="run the maintenance that is due on the tables of a policy",
+        summary="run the maintenance that is due on the tables",
         description=(
             "Run the operations that are due on each table according to the policy, in order, "
-            "within its\nlimits and its hours. A table that fails or is slow holds up no other. It "
-            "is not a failure\nif nothing is due. Prints the outcomes; --dry-run prints the plans "
+            "within its limits and its hours. A table that fails or is slow holds up no other. It "
+            "is not a failure if nothing is due. Prints the outcomes; --dry-run prints the plans "
             "for the current tables."
         ),
         json_help="print the RunResults as one JSON document, a list",
@@ -61,12 +61,13 @@ def add_parser(verbs: Verbs) -> None:
         help="instead of a policy: the address of one table, or its name in a catalog, on which "
         "the policy that `init` writes applies",
     )
-    parser.add_argument(
+    writers = parser.group("commits and other writers")
+    writers.add_argument(
         "--other-writers",
         choices=get_args(OtherWriters),
         help="with --all-due, the other writers of a table on S3",
     )
-    parser.add_argument(
+    writers.add_argument(
         "--quiet", metavar="I", help="with --all-due, the quiet window of a table on S3"
     )
     add_approvals(parser)

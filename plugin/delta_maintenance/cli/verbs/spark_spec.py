@@ -21,22 +21,8 @@ _PLATFORMS = (
 _SPEC = """\
 Print the request for a Spark job on a platform. Nothing is sent, and the table is not opened. Your
 client or operator for the platform sends the request, which contains no credentials: the job runs
-under an identity of the platform. --set takes the settings of single platforms:
-  livy              name, proxy_user, queue
-  synapse           name
-  fabric            name, environment_id
-  emr-serverless    application_id, execution_role_arn, client_token, log_uri,
-                    execution_timeout_minutes
-  glue              job_name, worker_type, timeout_minutes, execution_class,
-                    additional_python_modules
-  glue-job          name, role, glue_version, worker_type, timeout_minutes, execution_class,
-                    max_concurrent_runs, additional_python_modules
-  databricks        existing_cluster_id, or spark_version, node_type_id, instance_profile_arn;
-                    idempotency_token, timeout_seconds
-  dataproc          runtime_version, service_account, subnetwork_uri
-  dataproc-cluster  project_id, cluster_name
-  kubernetes        namespace, spark_version, service_account, name, time_to_live_seconds
-docs/spark.md documents the specification of a job for other platforms."""
+under an identity of the platform. docs/spark.md documents the specification of a job for other
+platforms."""
 
 _STAGE = """\
 Write the two files of a job, job.py and this library as a ZIP file, to a
@@ -51,7 +37,8 @@ def add_parser(verbs: Verbs) -> None:
     stage = add_verb(
         verbs,
         "spark-stage",
-        summary="write the files of a Spark job to a folder that a cluster can read",
+        purpose="spark",
+        summary="write the files of a Spark job for a cluster",
         description=_STAGE,
         json_help="print the addresses as one JSON document",
         example="spark-stage s3://jobs/delta-maintenance",
@@ -73,6 +60,7 @@ def _add_spec(verbs: Verbs) -> None:
     parser = add_verb(
         verbs,
         "spark-spec",
+        purpose="spark",
         summary="print the request for a Spark job on a platform",
         description=_SPEC,
         json_help="print JSON for Kubernetes too, which is YAML otherwise",
@@ -85,9 +73,11 @@ def _add_spec(verbs: Verbs) -> None:
     parser.add_argument(
         "--for",
         dest="platform",
+        metavar="PLATFORM",
         choices=_PLATFORMS,
         required=True,
-        help="the platform; dataproc is a serverless batch, glue-job a job and glue a run of it",
+        help=f"{', '.join(_PLATFORMS)}; dataproc is a serverless batch, glue-job a job and glue a "
+        "run of it",
     )
     parser.add_argument(
         "--set",
@@ -96,7 +86,7 @@ def _add_spec(verbs: Verbs) -> None:
         action="append",
         default=[],
         type=key_value,
-        help="a setting of this platform; repeatable",
+        help="a setting of this platform; an unknown one is answered by all names; repeatable",
     )
     parser.add_argument(
         "--application", metavar="URI", required=True, help="the address of job.py: see spark-stage"
@@ -111,10 +101,11 @@ def _add_spec(verbs: Verbs) -> None:
         default={},
         help='fields of the operation\'s Options, such as {"retention": "P30D"}',
     )
-    parser.add_argument(
+    output = parser.group("output")
+    output.add_argument(
         "--ledger", metavar="URI", help="the job adds a row to this ledger, as nothing waits for it"
     )
-    parser.add_argument(
+    output.add_argument(
         "--ledger-state",
         metavar="URI",
         help="the state folder of a policy, for rows that cannot be added to the ledger",
@@ -122,18 +113,17 @@ def _add_spec(verbs: Verbs) -> None:
     parser.add_argument(
         "--plan-only", action="store_true", help="answer with the Plan, and change nothing"
     )
-    code = parser.add_argument_group("code of the job")
-    code.add_argument("--py-files", metavar="URI", action="append", default=[], help="repeatable")
-    code.add_argument(
+    spark = parser.group("Spark")
+    spark.add_argument("--py-files", metavar="URI", action="append", default=[], help="repeatable")
+    spark.add_argument(
         "--archives",
         metavar="URI#NAME",
         action="append",
         default=[],
         help="a packed environment and the folder to unpack it in; repeatable",
     )
-    code.add_argument("--python", metavar="PATH", help="such as ./environment/bin/python")
-    code.add_argument("--image", metavar="IMAGE", help="a container image")
-    spark = parser.add_argument_group("Spark")
+    spark.add_argument("--python", metavar="PATH", help="such as ./environment/bin/python")
+    spark.add_argument("--image", metavar="IMAGE", help="a container image")
     spark.add_argument(
         "--spark-conf",
         metavar="K=V",

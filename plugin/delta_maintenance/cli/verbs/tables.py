@@ -24,11 +24,11 @@ def add_parser(verbs: Verbs) -> None:
     parser = add_policy_verb(
         verbs,
         "tables",
-        summary="list the tables of a policy, with their owners and the rules that apply",
+        summary="the tables of a policy, their owners and rules",
         description=(
             "List the tables of a policy: the name, the address, which part of the policy applies, "
-            "the\nowner and the tags; and what catalogs name besides, by number. Opens no table. A "
-            "catalog\nor a pattern that cannot be listed does not hide the others."
+            "the owner and the tags; and what catalogs name besides, by number. Opens no table. A "
+            "catalog or a pattern that cannot be listed does not hide the others."
         ),
         json_help="print one JSON document, with the merged rules of each table",
         example="tables delta_maintenance.yaml",

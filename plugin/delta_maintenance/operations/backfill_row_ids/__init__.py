@@ -34,7 +34,9 @@ class BackfillRowIdsOptions(Record):
     """Options of a row ID backfill."""
 
     files_per_commit: Positive = option(
-        22_000, "files that one commit gives row IDs to, by default {default}"
+        22_000,
+        "files that one commit gives row IDs to, by default {default}",
+        group="commits and other writers",
     )
     engine: flags.Engine = "auto"
     auto_spark_files: Annotated[int, Bounds(0)] = 100_000
@@ -47,12 +49,17 @@ class BackfillRowIdsOptions(Record):
         True,
         "write a checkpoint after the batches, which is the default; otherwise the next reader "
         "replays all of them",
+        group="common",
     )
     convert_draft: bool = option(
-        False, "convert a table from the 2023 draft of row tracking to the final format"
+        False,
+        "convert a table from the 2023 draft of row tracking to the final format",
+        group="common",
     )
     lift_suspension: bool = option(
-        False, "unset delta.rowTrackingSuspended, which a writer sets while it drops the feature"
+        False,
+        "unset delta.rowTrackingSuspended, which a writer sets while it drops the feature",
+        group="common",
     )
 
 
@@ -149,7 +156,8 @@ def conclusion(result: BackfillRowIdsResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="backfill-row-ids",
     title="Enable row tracking, with IDs for all rows",
-    summary="assign row IDs to all files, and enable row tracking",
+    purpose="table",
+    summary="assign row IDs to all files; enable row tracking",
     description=(
         "Add support for row tracking to the table, commit its files again with row IDs, in "
         "batches, and enable row tracking when every live file has them. Other writers may "

@@ -45,6 +45,7 @@ class CheckpointOptions(Record):
         "`classic` is V1; the others are V2: one file under the classic name, or a UUID-named "
         "top-level file as JSON or Parquet; `auto`, the default, follows the table's "
         "`delta.checkpointPolicy`",
+        group="common",
     )
     actions_per_sidecar: Count = policy_option(
         50_000,
@@ -58,6 +59,7 @@ class CheckpointOptions(Record):
         "for V2 checkpoints: take over the sidecars of the newest checkpoint without files that a "
         "later commit has added or removed. `auto`, the default, does so if that writes less; "
         "`always` fails if that is not possible; with `never`, all sidecars are written",
+        group="common",
     )
     time_zone: str | None = policy_option(
         None,
@@ -196,6 +198,7 @@ def result_facts(result: CheckpointResult) -> Facts:
 RECORD = OperationRecord(
     name="checkpoint",
     title="Write a checkpoint",
+    purpose="log",
     summary="write a checkpoint, so that the table opens fast",
     description=(
         "Write the state of a version as a checkpoint, so that readers need not replay its log. "

@@ -26,6 +26,7 @@ class ChecksumOptions(Record):
         True,
         "also write the checksum of each version with a checkpoint, which is the default; "
         "otherwise only that of the latest version",
+        group="common",
     )
 
 
@@ -99,7 +100,8 @@ def result_facts(result: ChecksumResult) -> Facts:
 RECORD = OperationRecord(
     name="checksum",
     title="Write version checksums",
-    summary="write missing version checksums, so that readers get counts without the log",
+    purpose="log",
+    summary="write missing version checksums",
     description=(
         "Write the version checksum of the latest version and of each version with a checkpoint "
         "that has none. Adds no version, deletes nothing, and never changes an existing checksum."

@@ -69,12 +69,17 @@ class CleanLogOptions(Record):
         "`delta.logRetentionDuration`. A shorter time than that, or than a day, requires "
         "`allow_short_retention` and `no_other_writers`",
         metavar="I",
+        group="common",
     )
     allow_short_retention: bool = option(
-        False, "allow deleting history that the table's own retention, or the last day, covers"
+        False,
+        "allow deleting history that the table's own retention, or the last day, covers",
+        group="safety",
     )
     no_other_writers: bool = option(
-        False, "confirm that no client writes to the table or reads its history during the run"
+        False,
+        "confirm that no client writes to the table or reads its history during the run",
+        group="safety",
     )
     as_of: Instant | None = None
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
@@ -215,7 +220,8 @@ def conclusion(result: CleanLogResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="clean-log",
     title="Clean up the log",
-    summary="delete history that the table's retention no longer requires",
+    purpose="log",
+    summary="delete history beyond the retention",
     description=(
         "Delete the files of the log that are older than the newest checkpoint at or before the "
         "log retention boundary: commits, checkpoints of every kind, checksums, compactions, "

@@ -32,7 +32,7 @@ class CompactLogOptions(Record):
     """Options of a log compaction."""
 
     commits_per_file: Annotated[int, Bounds(2)] = policy_option(
-        10, "the number of commits per compaction, by default {default}"
+        10, "the number of commits per compaction, by default {default}", group="common"
     )
     """A reader opens one file per full window and every commit after the last window. Between two
     checkpoints that are n commits apart, that number is smallest for windows of about the square
@@ -41,14 +41,19 @@ class CompactLogOptions(Record):
         None,
         "the first version to cover, by default the one after the newest checkpoint",
         name="--from",
+        group="common",
     )
     last_version: Version | None = option(
-        None, "the last version that may be covered, by default the latest", name="--to"
+        None,
+        "the last version that may be covered, by default the latest",
+        name="--to",
+        group="common",
     )
     partial: bool = option(
         False,
         "let the last compaction cover fewer commits; otherwise, the last commits wait "
         "until there are enough of them",
+        group="common",
     )
     """The next run begins after it, because compactions never overlap."""
     engine: flags.Engine = "auto"
@@ -167,7 +172,8 @@ def conclusion(result: CompactLogResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="compact-log",
     title="Compact the log",
-    summary="combine the commits after a checkpoint into fewer files",
+    purpose="log",
+    summary="combine the commits after a checkpoint",
     description=(
         "Write log compactions, which readers may read in place of the commits they cover. Adds "
         "no version and deletes nothing. Each compaction is read back and compared before "

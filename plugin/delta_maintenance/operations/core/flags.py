@@ -19,6 +19,11 @@ from delta_maintenance.table.commit.other_writers import OtherWriters
 
 Value = TypeVar("Value")
 
+Group = Literal[
+    "common", "work", "safety", "commits and other writers", "Spark", "storage", "output"
+]
+"""The groups of options. People use the common ones; help and forms show the others apart."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flag(Remark):
@@ -32,9 +37,10 @@ class Flag(Remark):
     """By default `--` and the name of the field."""
     metavar: str | None = None
     positional: bool = False
-    """Whether the value is a positional argument."""
+    """Whether the value may also be given by its position."""
+    group: Group = "work"
     example: str | None = None
-    """For a required field: an example value for error messages and forms."""
+    """An example value for help and forms, and of a required field for error messages."""
     in_policy: bool = False
     """Whether the rule of the operation in a policy has a key of this name."""
 
@@ -53,14 +59,15 @@ def option(
     *,
     name: str | None = None,
     metavar: str | None = None,
-    positional: bool = False,
+    group: Group = "work",
+    example: str | None = None,
     in_policy: bool = False,
 ) -> Value:
     """Declares a field of Options with its default, which replaces `{default}` in the help, and its
     flag.
     """
     help = help.replace("{default}", str(default))
-    flag = Flag(help, name=name, metavar=metavar, positional=positional, in_policy=in_policy)
+    flag = Flag(help, name=name, metavar=metavar, group=group, example=example, in_policy=in_policy)
     declared: Any = dataclass_field(default=default, metadata={"flag": flag})
     return cast(Value, declared)
 
@@ -109,7 +116,8 @@ Engine = Annotated[
     Literal["auto", "local", "spark"],
     Flag(
         "`local` works in this process, `spark` in a PySpark job; `auto`, the default, decides by "
-        "the size of the work, and the plan states the decision and its reason"
+        "the size of the work, and the plan states the decision and its reason",
+        group="Spark",
     ),
 ]
 """The engine that does the work."""
@@ -118,7 +126,8 @@ OtherWritersField = Annotated[
     OtherWriters | None,
     Flag(
         "the other writers of a table on S3, required before anything is committed there: "
-        "writers that put conditionally (such as delta-rs and Trino), Delta Spark, or none"
+        "writers that put conditionally (such as delta-rs and Trino), Delta Spark, or none",
+        group="commits and other writers",
     ),
 ]
 """A field of the Options of operations that commit."""
@@ -130,6 +139,7 @@ QuietField = Annotated[
         "'10 minutes', and keep a copy of each commit, which shows later whether Delta Spark "
         "overwrote it",
         metavar="I",
+        group="commits and other writers",
     ),
 ]
 """A field of the Options of operations that commit."""
@@ -140,6 +150,7 @@ OperationId = Annotated[
         "the name of this task in the history; a task that is run again under the same name "
         "finds its earlier commits",
         metavar="ID",
+        group="commits and other writers",
     ),
 ]
 """The ID of a task in the history, by which a retry of the task finds its earlier commits."""
@@ -150,6 +161,7 @@ OperationSince = Annotated[
         "the first start of this task (ISO 8601, with a time zone); older commits are not "
         "searched for its ID",
         metavar="TIME",
+        group="commits and other writers",
     ),
 ]
 """The first start of a task: older commits are not searched for its ID."""

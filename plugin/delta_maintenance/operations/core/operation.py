@@ -33,6 +33,10 @@ P = TypeVar("P", bound="Plan")
 R = TypeVar("R", bound="Result")
 
 
+Purpose = Literal["look", "repair", "files", "log", "table", "policy", "spark"]
+"""The groups of verbs in the help of the command line."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
     """The kinds of changes that an operation can make to a table."""
@@ -121,8 +125,9 @@ class OperationRecord(Generic[O, P, R]):
     """The verb of the command line, such as `compact-log`."""
     title: str
     """The title in forms, such as `Compact the log`."""
+    purpose: Purpose = "table"
     summary: str
-    """One clause for lists of verbs."""
+    """One clause of at most 53 characters for lists of verbs."""
     description: str
     """What it does, in a few sentences."""
     prints: str = "Prints the result; --dry-run prints the plan and its reasons."

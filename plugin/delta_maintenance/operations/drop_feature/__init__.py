@@ -64,6 +64,7 @@ class DropFeatureOptions(Record):
         "delete the versions that used the feature, instead of protecting them with "
         "checkpointProtection. This takes a second run, once they are older than the table's "
         "delta.dropFeatureTruncateHistory.retentionDuration, by default a day",
+        group="common",
     )
     other_writers: flags.OtherWritersField = None
     """A retention of history below a day requires `none`."""
@@ -72,7 +73,9 @@ class DropFeatureOptions(Record):
     """By default the plan's ID."""
     operation_since: flags.OperationSince = None
     files_per_commit: Positive = option(
-        22_000, "files that one commit adds again without row IDs, by default {default}"
+        22_000,
+        "files that one commit adds again without row IDs, by default {default}",
+        group="commits and other writers",
     )
     as_of: Instant | None = None
     """For `truncate_history`: the instant at which ages are measured, so that history whose
@@ -239,7 +242,8 @@ def conclusion(result: DropFeatureResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="drop-feature",
     title="Drop a table feature",
-    summary="remove a table feature, so that more clients can use the table",
+    purpose="table",
+    summary="remove a table feature, for more clients",
     description=(
         "Disable a table feature, remove its traces from the table, verify in the log that none is "
         "left, and drop the feature from the protocol. Older versions are kept and protected from "

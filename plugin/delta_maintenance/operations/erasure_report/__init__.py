@@ -52,7 +52,11 @@ class ErasureReportOptions(Record):
         ),
     ]
     clones: tuple[str, ...] = option(
-        (), "shallow clones of this table, which are searched too", name="--clone", metavar="URI"
+        (),
+        "shallow clones of this table, which are searched too",
+        name="--clone",
+        metavar="URI",
+        group="common",
     )
     """In addition to those of `holders`. The files of this table that they need have no end."""
     holders: Holders = Holders()
@@ -207,7 +211,8 @@ def conclusion(result: ErasureReportResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="erasure-report",
     title="Report where rows still exist",
-    summary="report where rows that should be gone still exist, and when they end",
+    purpose="look",
+    summary="where rows that should be gone still exist",
     description=(
         "Read every data file in the folders of the table and of its clones, also those of older "
         "versions and those that no version knows, and the contents of deleted files that the "

@@ -58,9 +58,10 @@ class ExpireOptions(Record):
         "leave",
         "files that also have other rows: `leave` them, the default; mark their expired rows by "
         "`deletion-vectors`, if the table allows these; or `rewrite` them without these rows",
+        group="common",
     )
     unit: Unit | None = policy_option(
-        None, "the unit of a column of integers, which count from 1970-01-01 UTC"
+        None, "the unit of a column of integers, which count from 1970-01-01 UTC", group="common"
     )
     time_zone: str | None = policy_option(
         None,
@@ -221,6 +222,7 @@ def _files(files: int, size: int) -> str | None:
 RECORD = OperationRecord(
     name="expire",
     title="Expire old rows",
+    purpose="files",
     summary="remove rows that are older than a limit",
     description=(
         "Remove rows from the newest version whose date or timestamp is older than a limit. Files "

@@ -54,6 +54,7 @@ class FsckOptions(Record):
         False,
         "open the footer of every data file, and every deletion vector; from 100,000 of them on by "
         "a Spark job, unless another engine is chosen",
+        group="common",
     )
     engine: flags.Engine = "auto"
     auto_spark_files: Annotated[int, Bounds(0)] = 100_000
@@ -62,43 +63,47 @@ class FsckOptions(Record):
     """
     sample: Positive | None = policy_option(
         None,
-        "for a deep check: the number of data files to open, with their deletion vectors; each day "
-        "others, until all were opened",
+        "for a deep check: the number of data files to open; each day others, until all were "
+        "opened",
+        group="common",
     )
     repair: bool = option(
         False,
-        "make the repairs that cannot lose data: let _last_checkpoint name an existing "
-        "checkpoint, write damaged, wrong and empty checkpoints again from an older one or "
-        "version 0 and all commits since, delete checksums that repeat a wrong checkpoint, "
-        "delete other empty checkpoint files that are a day old, copy data files to the "
-        "names that the log states, and write stale symlink manifests again",
+        "make the repairs that cannot lose data, of checkpoints, checksums, `_last_checkpoint`, "
+        "manifests and names of data files",
+        group="common",
     )
     remove_missing_files: bool = option(
         False,
         "commit removes of the entries whose data files do not exist; the table then "
         "lacks their rows",
+        group="common",
     )
     """The change data feed of the table shows these rows as deleted."""
     remove_doubled_files: bool = option(
         False,
-        "commit the missing removes of files that another writer removed without their deletion "
-        "vector, or under another spelling of their path, so that their rows are still read",
+        "commit the missing removes of files that another writer removed under another key, so "
+        "that their rows are still read",
+        group="common",
     )
     allow_append_only: bool = option(
         False,
         "also remove files from an append-only table; `delta.appendOnly` is set to false in that "
         "commit, and to true in the next one",
+        group="safety",
     )
     other_writers: OtherWriters | None = option(
         None,
         "the other writers of a table on S3, required before entries are removed: writers "
         "with conditional puts (delta-rs, Trino and others), Delta Spark, or none",
+        group="commits and other writers",
     )
     quiet: flags.QuietField = None
     forget_overwritten_commits: bool = option(
         False,
         "delete the copies of commits that Delta Spark overwrote, once their loss was dealt with; "
         "until then, the table is corrupt",
+        group="safety",
     )
 
 
@@ -277,7 +282,8 @@ def conclusion(document: FsckPlan | FsckResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="fsck",
     title="Examine the table",
-    summary="check a table, and report its problems",
+    purpose="repair",
+    summary="check a table, and report and repair its problems",
     description=(
         "Compare commits with the rules of the protocol; checkpoints, compactions and checksums "
         "with the commits; and the log with the existing files. Changes nothing unless a repair "

@@ -119,6 +119,7 @@ Streams = Annotated[
         "not read is kept",
         name="--stream",
         metavar="ADDRESS",
+        group="safety",
     ),
 ]
 """Addresses of checkpoint folders, as a field of Options."""
@@ -130,6 +131,7 @@ LastRead = Annotated[
         "is kept",
         name="--last-read",
         metavar="ADDRESS",
+        group="safety",
     ),
 ]
 """Addresses of such files, as a field of Options."""

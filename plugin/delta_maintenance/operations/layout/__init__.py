@@ -23,17 +23,19 @@ class LayoutOptions(Record):
     """The filters to measure, and the share of bytes that they must skip."""
 
     where: tuple[str, ...] = policy_option(
-        (), "conditions of your queries, in SQL", metavar="CONDITION"
+        (), "conditions of your queries, in SQL", metavar="CONDITION", group="common"
     )
     queries: str | None = policy_option(
         None,
         "the address of a file with conditions or statements in SQL, or of an event log of Spark",
         metavar="FILE",
+        group="common",
     )
     fail_under: Percent | None = option(
         None,
         "fail if all conditions together skip less than this percentage of the bytes",
         metavar="PERCENT",
+        group="common",
     )
     columns: tuple[str, ...] = option(
         (),
@@ -41,6 +43,7 @@ class LayoutOptions(Record):
         "statistics",
         name="--column",
         metavar="NAME",
+        group="common",
     )
     target_bytes: Positive | None = option(
         None,
@@ -271,7 +274,8 @@ def _percent(share: float) -> str:
 RECORD = OperationRecord(
     name="layout",
     title="Report whether clustering pays",
-    summary="report whether clustering pays, for each column and for your own queries",
+    purpose="look",
+    summary="whether clustering pays, by column and by query",
     description=(
         "Measure from the log how well data files are laid out for filters: overlap and depth for "
         "each column, the share of bytes that filters read now and would read after clustering, "

@@ -34,21 +34,28 @@ class RecomputeStatsOptions(Record):
         False,
         "also open files with bounds of floating-point numbers and long decimals, and "
         "recompute them unless their writer is known to handle NaN",
+        group="common",
     )
     """The log does not show whether their writer ignored NaN or rounded decimals."""
     check_files: bool = policy_option(
         False,
         "also open all other files, and recompute the statistics that their footers, or "
         "the rows where these do not decide, contradict",
+        group="common",
     )
     all_files: bool = option(
-        False, "recompute the statistics of all files, not only wrong ones", name="--all"
+        False,
+        "recompute the statistics of all files, not only wrong ones",
+        name="--all",
+        group="common",
     )
     cluster_by: tuple[str, ...] = option(
         (), "the columns by which the table is to be clustered", metavar="COLUMN"
     )
     files_per_commit: Positive = option(
-        22_000, "files that one commit adds again, by default {default}"
+        22_000,
+        "files that one commit adds again, by default {default}",
+        group="commits and other writers",
     )
     workers: Positive | None = option(
         None, "files that are decoded at the same time; by default one for each processor"
@@ -193,7 +200,8 @@ def conclusion(result: RecomputeStatsResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="recompute-stats",
     title="Recompute statistics",
-    summary="recompute statistics that are missing, damaged or wrong",
+    purpose="repair",
+    summary="recompute statistics that are missing or wrong",
     description=(
         "Examine the statistics of all files in the log, compute those that are missing or wrong "
         "from footers or, where these are not safe, from rows, and commit them in batches. Other "

@@ -26,12 +26,13 @@ class RewriteOptions(Record):
         "a condition on partition columns, such as "
         "`day >= '2026-01-01' AND country IN ('DE', 'FR')`; other partitions are left alone",
         metavar="SQL",
+        group="common",
     )
     quiet_for: timedelta | None = policy_option(
         None, "leave partitions alone that were written to within this time, such as '1 hour'"
     )
     max_bytes: Count | None = policy_option(
-        None, "the maximum bytes of data files that one run reads"
+        None, "the maximum bytes of data files that one run reads", group="common"
     )
     max_files: Count | None = option(None, "the maximum number of data files to rewrite")
     as_of: Instant | None = None
@@ -46,6 +47,7 @@ class RewriteOptions(Record):
         "rows",
         "the comparison before a commit: `rows`, the default, compares a digest of every value of "
         "every row; `counts` compares only numbers of rows",
+        group="safety",
     )
     workers: Positive | None = option(
         None, "bins that are rewritten at the same time; by default one for each processor"
@@ -72,6 +74,7 @@ class NewFileOptions(RewriteOptions):
         None,
         "the size of new files in bytes; by default the table's delta.targetFileSize, "
         "else 128 MiB to 1 GiB by the size of the table",
+        group="common",
     )
     row_group_rows: Positive | None = policy_option(
         None,

@@ -173,6 +173,7 @@ def rewrite_record(
     return OperationRecord(
         name=name,
         title=title,
+        purpose="files",
         summary=summary,
         description=description,
         options=options,

@@ -45,6 +45,7 @@ class VacuumOptions(Record):
         "full",
         "`full`, the default, lists the table's folder; `lite` finds only files that the log "
         "records as removed; `inventory` reads a list made elsewhere",
+        group="common",
     )
     retention: timedelta | None = option(
         None,
@@ -52,25 +53,36 @@ class VacuumOptions(Record):
         "`delta.deletedFileRetentionDuration`, but at least a week. A shorter time requires "
         "`allow_short_retention` and `no_other_writers`",
         metavar="I",
+        group="common",
     )
     allow_short_retention: bool = option(
-        False, "allow deleting files that the table's own retention, or the last week, covers"
+        False,
+        "allow deleting files that the table's own retention, or the last week, covers",
+        group="safety",
     )
     no_other_writers: bool = option(
         False,
         "confirm that no client writes to the table or reads older versions of it during the run",
+        group="safety",
     )
     as_of: Instant | None = None
     """The instant as of which ages are computed: files whose retention ended later are kept. Used
     to apply a plan that was approved some time ago.
     """
     keep_versions: tuple[Version, ...] = option(
-        (), "versions whose files are all kept, whatever their age", name="--keep-version"
+        (),
+        "versions whose files are all kept, whatever their age",
+        name="--keep-version",
+        group="common",
     )
     streams: Streams = ()
     last_read: LastRead = ()
     clones: tuple[str, ...] = option(
-        (), "shallow clones of this table, whose files are kept", name="--clone", metavar="URI"
+        (),
+        "shallow clones of this table, whose files are kept",
+        name="--clone",
+        metavar="URI",
+        group="safety",
     )
     """In addition to those of `holders`."""
     holders: Holders = Holders()
@@ -91,15 +103,23 @@ class VacuumOptions(Record):
         "default) or deleted",
     )
     allow_large_delete: bool = option(
-        False, "allow deleting more than 1,000 files that are more than half of all files"
+        False,
+        "allow deleting more than 1,000 files that are more than half of all files",
+        group="common",
     )
     """The same holds for more than half of all bytes."""
-    ignore_missing_files: bool = option(False, "continue if files of the table are missing")
+    ignore_missing_files: bool = option(
+        False, "continue if files of the table are missing", group="safety"
+    )
     log_commits: bool | None = policy_option(
-        None, "commit VACUUM START and VACUUM END; by default on all stores but S3"
+        None,
+        "commit VACUUM START and VACUUM END; by default on all stores but S3",
+        group="commits and other writers",
     )
     other_writers: OtherWriters | None = option(
-        None, "the other writers of a table on S3, required if commits are logged there"
+        None,
+        "the other writers of a table on S3, required if commits are logged there",
+        group="commits and other writers",
     )
     quiet: flags.QuietField = None
     engine: flags.Engine = "auto"
@@ -303,7 +323,8 @@ def conclusion(result: VacuumResult, outcome: Outcome) -> Conclusion:
 RECORD = OperationRecord(
     name="vacuum",
     title="Vacuum",
-    summary="delete files that no retained version of the table needs",
+    purpose="files",
+    summary="delete files that no retained version needs",
     description=(
         "Delete data files, deletion vectors and change data files that no retained version of "
         "the table refers to, if they are older than the retention themselves. The log is read "
