@@ -26,7 +26,7 @@ def test_the_choices_of_the_command_line_are_those_of_the_library() -> None:
     # Written down twice, so that `--help` loads nothing heavy.
     assert tuple(EXPORTERS) == spark_spec._PLATFORMS
     page = Path(__file__).parents[3] / "docs" / "reference" / "cli" / "spark-spec.md"
-    rows = re.findall(r"^\| `([a-z][a-z-]+)` \|.*\| ([^|]*) \|$", page.read_text(), flags=re.MULTILINE)
+    rows = re.findall(r"(?m)^\| `([a-z][a-z-]+)` \|.*\| ([^|]*) \|$", page.read_text())
     told = {platform: set(re.findall(r"`(\w+)`", names)) for platform, names in rows}
     assert told == {name: set(kind.__dataclass_fields__) for name, kind in EXPORTERS.items()}
 

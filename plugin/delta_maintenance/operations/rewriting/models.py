@@ -74,7 +74,6 @@ class NewFileOptions(RewriteOptions):
         None,
         "the size of new files in bytes; by default the table's delta.targetFileSize, "
         "else 128 MiB to 1 GiB by the size of the table",
-        group="common",
     )
     row_group_rows: Positive | None = policy_option(
         None,
