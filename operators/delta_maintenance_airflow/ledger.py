@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -22,19 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 def record_run(
-    rule: LedgerRule | None,
-    store: AssessmentStore,
-    result: RunResult,
-    *,
-    link: str,
-    approved_by: Mapping[str, str],
+    rule: LedgerRule | None, store: AssessmentStore, result: RunResult, *, link: str
 ) -> None:
     """Adds the rows of a run, if the policy has a ledger. Problems are warnings; the rows are then
-    kept in the folder of assessments until a later run. `approved_by` names people by operation.
+    kept in the folder of assessments until a later run.
     """
     if rule is not None:
         hook = PolicyHook(rule.storage)
-        _record(rule.uri, hook, store, result, link=link, approved_by=approved_by)
+        _record(rule.uri, hook, store, result, link=link)
 
 
 def operation_ledger(
@@ -59,7 +54,7 @@ def operation_ledger(
 
     def record(result: RunResult) -> None:
         try:
-            _record(address, hook, assessment_store(), result, link=link, approved_by={})
+            _record(address, hook, assessment_store(), result, link=link)
         except Exception as error:
             # For example a connection that does not exist.
             _log.warning("the ledger was not written: %s", failure_of(error, where="the ledger"))
@@ -83,19 +78,13 @@ def _ledger_of_policy() -> LedgerRule | None:
 
 
 def _record(
-    uri: str,
-    hook: DeltaHook,
-    store: AssessmentStore,
-    result: RunResult,
-    *,
-    link: str,
-    approved_by: Mapping[str, str],
+    uri: str, hook: DeltaHook, store: AssessmentStore, result: RunResult, *, link: str
 ) -> None:
     # Loads pyarrow, which would slow down Dag parsing.
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
 
     recorder = Recorder.at(uri, lambda: hook.options_for(uri), state=store.store)
-    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link, approved_by=approved_by)
+    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link)
     for warning in recorder.record(result, origin):
         _log.warning("%s", warning)

@@ -94,17 +94,12 @@ class PolicyWork:
         return self._complete_rules(self.policy.table_at(uri, name=name))
 
     def keep_run(
-        self,
-        store: AssessmentStore,
-        result: RunResult,
-        *,
-        link: str,
-        approved_by: Mapping[str, str],
+        self, store: AssessmentStore, result: RunResult, *, link: str
     ) -> AssessmentEntry | None:
         """Stores a run with the newest assessment of its table, and records it in the ledger."""
         assert result.newest_assessment is not None, "a run assesses its table"
         entry = store.keep(result.newest_assessment, result, link=link)
-        record_run(self.policy.ledger, store, result, link=link, approved_by=approved_by)
+        record_run(self.policy.ledger, store, result, link=link)
         return entry
 
     def _complete_rules(self, table: PolicyTable) -> PolicyTable:

@@ -104,10 +104,12 @@ class TableRun:
 
         def runner(last_state: memory.Memory) -> Callable[..., RunResult]:
             asked = still_asked(last_state.pending, (), now=clock.now())
-            approvals = Approvals(operations=approve, asked=asked, plans_on_spark=not plan_only)
+            approvals = Approvals(
+                operations=approve, by=self._person, asked=asked, plans_on_spark=not plan_only
+            )
             return partial(run, approvals=approvals, plan_only=plan_only)
 
-        return self._on_table(runner, approved=approve)
+        return self._on_table(runner)
 
     def on_demand(
         self, operation: str, options: Mapping[str, Any], *, plan_only: bool = False
@@ -122,8 +124,8 @@ class TableRun:
         """Runs approved plans, each only if it still has the approved effect."""
         from delta_maintenance.policies.on_demand import run_plans
 
-        runner = partial(run_plans, plans=plans)
-        return self._on_table(lambda _: runner, approved=[plan.operation for plan in plans])
+        runner = partial(run_plans, plans=plans, approved_by=self._person)
+        return self._on_table(lambda _: runner)
 
     def probe(self) -> None:
         """Sends a request to the store of the table; its answer does not matter."""
@@ -163,14 +165,15 @@ class TableRun:
             progress=LoggedProgress(self.context.log),
         )
 
-    def _on_table(
-        self,
-        runner: Callable[[memory.Memory], Callable[..., RunResult]],
-        *,
-        approved: Sequence[str] = (),
-    ) -> FinishedRun:
-        """Opens the table and runs what `runner` returns, for which operations were approved. A
-        table that cannot be opened is a failed run.
+    @property
+    def _person(self) -> str:
+        """Who approves what this run does: the person who launched it, or else the run."""
+        run = self.context.run
+        return run.tags.get(_PERSON) or f"run {run.run_id}"
+
+    def _on_table(self, runner: Callable[[memory.Memory], Callable[..., RunResult]]) -> FinishedRun:
+        """Opens the table and runs what `runner` returns. A table that cannot be opened is a
+        failed run.
         """
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.run import failed_run
@@ -186,7 +189,7 @@ class TableRun:
             result = runner(last_state)(
                 table, policy, last_runs=last_state.last_runs, environment=self._environment
             )
-        return self._finish(result, last_state, approved)
+        return self._finish(result, last_state)
 
     def _submit(
         self,
@@ -214,9 +217,7 @@ class TableRun:
         except InvalidRequestError as error:
             raise error.locate(table=policy_table.uri) from error.__cause__
 
-    def _finish(
-        self, result: RunResult, last_state: memory.Memory, approved: Sequence[str]
-    ) -> FinishedRun:
+    def _finish(self, result: RunResult, last_state: memory.Memory) -> FinishedRun:
         from delta_maintenance.metrics.runs import report
         from delta_maintenance.policies.approval import waiting_texts
         from delta_maintenance.policies.entries import PastRun, gain_texts
@@ -228,7 +229,7 @@ class TableRun:
         latest, acknowledgement = result.newest_assessment, None
         if self.state is not None and latest is not None:
             acknowledgement = self.state.keep(self.context.resources, log, latest, result)
-        history = self._record(result, approved)
+        history = self._record(result)
         pending = self._with_askers(_waiting(result, last_state.pending), last_state.pending)
         failed = log.error if acknowledgement is None else log.warning
         run = PastRun.of(result, None)
@@ -254,7 +255,7 @@ class TableRun:
             acknowledged=acknowledgement if result.exit_status else None,
         )
 
-    def _record(self, result: RunResult, approved: Sequence[str]) -> metadata.Metadata:
+    def _record(self, result: RunResult) -> metadata.Metadata:
         """Records the run in the ledger of the policy file, if it names one. Returns the last rows
         of the table there.
         """
@@ -268,14 +269,8 @@ class TableRun:
         rule, provided = policy.ledger, self.context.resources
         storage = self.resources.storage.of(rule.storage.connection)
         shared = nullcontext() if self.outbox is None else self.outbox.opening(provided)
-        run = self.context.run
-        by = run.tags.get(_PERSON) or f"run {run.run_id}"
-        origin = Origin(
-            done_by="dagster",
-            run_id=clock.new_id(),
-            link=f"/runs/{run.run_id}",
-            approved_by=dict.fromkeys(approved, by),
-        )
+        link = f"/runs/{self.context.run.run_id}"
+        origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link)
 
         def options() -> Mapping[str, str]:
             return storage.resolve(provided).storage_options(rule.storage, uri=rule.uri)

@@ -16,7 +16,7 @@ from delta_maintenance import clock, open_table
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.policies import RunResult
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
@@ -50,7 +50,7 @@ def test_a_plan_that_is_approved_later_is_carried_out_though_others_commit(
     table = overdue_table(tmp_path / "t")
     plan = approved(tmp_path / "t", operation)
     append(table, "later.parquet")
-    result = run(tmp_path / "t", operation, approved=plan)
+    result = run(tmp_path / "t", operation, approvals=Approvals(plans=(plan,)))
     assert result.status == "done", result.problem
 
 
@@ -58,7 +58,7 @@ def test_a_plan_that_a_job_made_later_than_the_run_began_is_carried_out(tmp_path
     overdue_table(tmp_path / "t")
     outcome = run(tmp_path / "t", "vacuum", plan_only=True).outcomes[0]
     plan = ApprovedPlan.of(replace(outcome, started_at=outcome.started_at - timedelta(minutes=1)))
-    result = run(tmp_path / "t", "vacuum", approved=plan)
+    result = run(tmp_path / "t", "vacuum", approvals=Approvals(plans=(plan,)))
     assert result.status == "done", result.problem
 
 
@@ -68,7 +68,7 @@ def test_files_that_expire_after_the_approval_are_kept(tmp_path: Path) -> None:
     plan = approved(tmp_path / "t", "vacuum")
     young.write_bytes(b"x")
     age_in_days(young, 7, short_of=timedelta(seconds=-1), now=plan.planned_at)
-    result = run(tmp_path / "t", "vacuum", approved=plan)
+    result = run(tmp_path / "t", "vacuum", approvals=Approvals(plans=(plan,)))
     # It was there when the plan was made, for all that anybody can tell.
     assert result.status == "failed" and young.exists()
     assert "the table has changed" in (result.problem or "")
@@ -84,7 +84,7 @@ def test_a_file_that_expires_after_the_plan_is_not_included(tmp_path: Path) -> N
     options = {"as_of": then.isoformat()}
     plan = replace(approved(tmp_path / "t", "vacuum", **options), planned_at=then)
     assert approved(tmp_path / "t", "vacuum").effect != plan.effect
-    result = run(tmp_path / "t", "vacuum", approved=plan, options=options)
+    result = run(tmp_path / "t", "vacuum", approvals=Approvals(plans=(plan,)), options=options)
     assert result.status == "done", result.problem
     assert young.exists() and not (tmp_path / "t/0.parquet").exists()
 
@@ -94,7 +94,7 @@ def test_a_table_whose_plan_changed_is_not_touched(tmp_path: Path) -> None:
     plan = approved(tmp_path / "t", "vacuum")
     append(table, "0.parquet")
     before = fingerprint(tmp_path / "t")
-    result = run(tmp_path / "t", "vacuum", approved=plan)
+    result = run(tmp_path / "t", "vacuum", approvals=Approvals(plans=(plan,)))
     assert result.status == "failed" and result.exit_status == 3
     assert "vacuum would now have another effect than the approved one" in (result.problem or "")
     assert fingerprint(tmp_path / "t") == before
@@ -108,7 +108,7 @@ def test_an_approval_covers_the_paths_and_not_their_number_and_size(tmp_path: Pa
     shutil.copy2(unneeded, other)
     # Referenced again, so that it is kept.
     table.commit([add("0.parquet")])
-    result = run(tmp_path / "t", "vacuum", approved=plan)
+    result = run(tmp_path / "t", "vacuum", approvals=Approvals(plans=(plan,)))
     assert result.status == "failed" and "the table has changed" in (result.problem or "")
     assert unneeded.exists() and other.exists()
 
@@ -141,7 +141,9 @@ def test_on_spark_too_the_job_plans_anew_before_it_runs(moved: bool, tmp_path: P
     (outcome,) = shown.outcomes
     assert outcome.engine == "spark" and outcome.result is not None
     plan = ApprovedPlan.of(outcome)
-    result = run_operation(open_table(table.uri), table, "vacuum", approved=plan, **given)
+    result = run_operation(
+        open_table(table.uri), table, "vacuum", approvals=Approvals(plans=(plan,)), **given
+    )
     assert result.status == ("failed" if moved else "done")
     assert asked == [(True, None), (True, plan), *([] if moved else [(False, plan)])]
 

@@ -24,7 +24,7 @@ from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core import find, operations
 from delta_maintenance.policies import OperationOutcome, RunResult, approval
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.on_demand import run_operation
 from tests.support.rewrites.data_files import parquet
@@ -61,7 +61,7 @@ class World:
             Policy(version=1).table_at(address, name=self.name),
             self.operation,
             options=self.options,
-            approved=self.plan,
+            approvals=Approvals(plans=(self.plan,)),
         )
 
     def live(self, name: str) -> set[str]:
@@ -220,7 +220,7 @@ def test_a_plan_file_that_claims_the_future_deletes_no_young_file(tmp_path: Path
     assert plan.planned_at == future
     address = str(tmp_path / "t")
     table = Policy(version=1).table_at(address)
-    run_operation(open_table(address), table, "vacuum", approved=plan)
+    run_operation(open_table(address), table, "vacuum", approvals=Approvals(plans=(plan,)))
     assert young.exists()
 
 

@@ -15,10 +15,10 @@ from delta_maintenance.operations import add_constraint
 from delta_maintenance.operations.add_constraint import AddConstraintOptions, CheckedRows
 from delta_maintenance.operations.core import RunContext, operations
 from delta_maintenance.policies import OperationOutcome, RunResult
-from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan, asks_for_approval
 from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
-from delta_maintenance.policies.on_demand import run_operation
+from delta_maintenance.policies.on_demand import run_operation, run_plans
 from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.droppable_tables import TABLES, Clock, comparable
 from tests.support.tables.droppable_tables import built as built_in
@@ -85,7 +85,7 @@ def test_a_feature_is_dropped_after_approval(feature: str, clock: Clock) -> None
     assert now_protocol(builder) == comparable(TABLES[feature].protocol["protocol"])
     clock.pass_by(timedelta(hours=5))
     builder.commit([add("of_others", stats='{"numRecords":1}')])
-    result = run(builder, "drop-feature", **given, approved=approved)
+    result = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     outcome = only(result)
     assert (result.status, outcome.status, outcome.exit_status) == ("done", "done", 0)
     assert now_protocol(builder) == comparable(TABLES[feature].protected["protocol"])
@@ -99,7 +99,7 @@ def test_a_feature_dropped_by_another_writer_is_done(clock: Clock) -> None:
     approved, _ = planned(builder, "drop-feature", **given)
     run(builder, "drop-feature", **given)
     version = builder.open().latest_version()
-    result = run(builder, "drop-feature", **given, approved=approved)
+    result = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     assert only(result).status == "nothing-to-do"
     assert builder.open().latest_version() == version
     _, plan = planned(builder, "drop-feature", **given)
@@ -120,9 +120,12 @@ def test_an_interrupted_drop_is_completed_with_the_same_approval(
         broken.setattr(
             "delta_maintenance.operations.drop_feature.operation._DropFeatureRun._drop", down
         )
-        first = run(builder, "drop-feature", **given, approved=approved)
+        first = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
         assert (first.status, first.retryable) == ("failed", True)
-    assert run(builder, "drop-feature", **given, approved=approved).status == "done"
+    assert (
+        run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,))).status
+        == "done"
+    )
     assert now_protocol(builder) == comparable(TABLES["deletionVectors"].protected["protocol"])
 
 
@@ -132,7 +135,7 @@ def test_a_table_with_a_changed_protocol_is_not_touched(clock: Clock) -> None:
     approved, _ = planned(builder, "drop-feature", **given)
     builder.commit([features("deletionVectors", "vacuumProtocolCheck")])
     version = builder.open().latest_version()
-    result = run(builder, "drop-feature", **given, approved=approved)
+    result = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     assert (result.status, result.exit_status) == ("failed", 3)
     assert "drop-feature would now have another effect than the approved one" in str(result.problem)
     assert builder.open().latest_version() == version
@@ -145,7 +148,7 @@ def test_a_feature_that_was_not_approved_is_kept(clock: Clock) -> None:
     given = {"now": clock}
     approved, _ = planned(builder, "drop-feature", {"feature": "typeWidening"}, **given)
     other = {"feature": "vacuumProtocolCheck"}
-    result = run(builder, "drop-feature", other, **given, approved=approved)
+    result = run(builder, "drop-feature", other, **given, approvals=Approvals(plans=(approved,)))
     assert (result.status, result.exit_status) == ("failed", 3)
 
 
@@ -155,7 +158,7 @@ def test_truncating_waits_without_a_failure_and_deletes_only_what_was_shown(cloc
     approved, plan = planned(builder, "drop-feature", **given)
     assert plan["ends"] == "waiting" and plan["groups"] == []
     assert asks_for_approval("drop-feature", plan)
-    waiting = run(builder, "drop-feature", **given, approved=approved)
+    waiting = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     outcome = only(waiting)
     assert (waiting.status, waiting.exit_status, waiting.retryable) == ("incomplete", 0, False)
     assert outcome.result is not None and outcome.result["status"] == "waiting"
@@ -176,7 +179,7 @@ def test_truncating_waits_without_a_failure_and_deletes_only_what_was_shown(cloc
     clock.pass_by(timedelta(hours=2))
     _, by_then = planned(builder, "drop-feature", **given)
     assert by_then["oldest_version"] == later
-    done = run(builder, "drop-feature", **given, approved=approved)
+    done = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     assert done.status == "done", done.problem
     assert (only(done).result or {})["cleaned"]["oldest_version"] == cut_off
     assert builder.open().snapshot(version=cut_off).version == cut_off
@@ -199,15 +202,20 @@ def test_approval_to_disable_is_not_approval_to_truncate(clock: Clock) -> None:
     options = {"feature": "deletionVectors", "truncate_history": True}
     given = {"options": options, "now": clock}
     approved, _ = planned(builder, "drop-feature", **given)
-    run(builder, "drop-feature", **given, approved=approved)
+    run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     clock.pass_by(A_DAY + A_MINUTE)
     names = builder.names()
     # A plan of a day ago is applied as of its time: no part of the log is deleted.
-    assert run(builder, "drop-feature", **given, approved=approved).status == "incomplete"
+    assert (
+        run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,))).status
+        == "incomplete"
+    )
     assert builder.names() == names
     protects = {"options": {"feature": "deletionVectors"}, "now": clock}
     other, _ = planned(builder, "drop-feature", **protects)
-    assert run(builder, "drop-feature", **given, approved=other).exit_status == 3
+    assert (
+        run(builder, "drop-feature", **given, approvals=Approvals(plans=(other,))).exit_status == 3
+    )
     assert builder.names() == names
 
 
@@ -225,7 +233,7 @@ def test_history_that_was_not_shown_is_kept(clock: Clock) -> None:
     # From here on more could go.
     assert run(builder, "checkpoint", {"kind": "classic"}, now=clock).status == "done"
     names = builder.names()
-    result = run(builder, "drop-feature", **given, approved=approved)
+    result = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     assert (result.status, result.exit_status) == ("failed", 3)
     assert builder.names() == names
 
@@ -242,7 +250,7 @@ def test_the_drop_after_waiting_needs_a_new_approval(clock: Clock) -> None:
     by_others = run(builder, "clean-log", {**cleaning, **both_flags}, now=clock)
     assert by_others.status == "done", by_others.problem
     assert planned(builder, "drop-feature", **given)[1]["ends"] == "dropped"
-    result = run(builder, "drop-feature", **given, approved=approved)
+    result = run(builder, "drop-feature", **given, approvals=Approvals(plans=(approved,)))
     assert (result.status, result.exit_status) == ("failed", 3)
 
 
@@ -320,7 +328,7 @@ def test_a_constraint_is_planned_here_and_added_by_a_job(plain: TableBuilder) ->
     assert asks_for_approval("add-constraint", plan), "the protocol is raised"
     assert (plan["num_files"], spark.submitted) == (1, [])
     plain.commit([add("b")])
-    result = run(plain, "add-constraint", **given, approved=approved)
+    result = run(plain, "add-constraint", **given, approvals=Approvals(plans=(approved,)))
     outcome = only(result)
     assert (result.status, outcome.status, outcome.engine) == ("done", "done", "spark")
     asked = AddConstraintOptions.from_json({**POSITIVE, "other_writers": "spark"})
@@ -329,7 +337,7 @@ def test_a_constraint_is_planned_here_and_added_by_a_job(plain: TableBuilder) ->
     assert found.metadata.configuration["delta.constraints.positive"] == "id > 0"
     assert outcome.commits == 1 and result.last_runs == ()
 
-    again = run(plain, "add-constraint", **given, approved=approved)
+    again = run(plain, "add-constraint", **given, approvals=Approvals(plans=(approved,)))
     assert only(again).status == "nothing-to-do" and len(spark.submitted) == 1
 
 
@@ -346,7 +354,9 @@ def test_another_constraint_than_the_approved_one_is_not_added(
     approved, _ = planned(plain, "add-constraint", POSITIVE)
     spark = Spark(plain)
     options = {**POSITIVE, **other}
-    result = run(plain, "add-constraint", options, submit=spark, approved=approved)
+    result = run(
+        plain, "add-constraint", options, submit=spark, approvals=Approvals(plans=(approved,))
+    )
     assert (result.status, result.exit_status, spark.submitted) == ("failed", 3, [])
 
 
@@ -434,7 +444,7 @@ def test_other_operations_say_why_a_table_cannot_be_read(damaged: TableBuilder) 
 
 def test_an_approval_to_repair_holds_for_a_table_that_cannot_be_read(damaged: TableBuilder) -> None:
     approved, _ = planned(damaged, "fsck", {"repair": True})
-    result = run(damaged, "fsck", {"repair": True}, approved=approved)
+    result = run(damaged, "fsck", {"repair": True}, approvals=Approvals(plans=(approved,)))
     assert "of corruption" in str(result.problem), "it ran, and was not refused for its plan"
     assert only(result).result is not None
 
@@ -453,3 +463,15 @@ def test_rows_expire_on_a_table_whose_policy_says_nothing_of_it(tmp_path: Path) 
     assert not builder.open().snapshot().live_files().num_rows
     # Its rule has no defaults: what the request lacks is missing.
     assert "lacks the option column" in only(run(builder, "expire")).reason
+
+
+def test_an_approved_plan_names_who_approved_it(builder: TableBuilder) -> None:
+    builder.commit([protocol(), metadata(), add("a")])
+    shown = only(run(builder, "checkpoint", plan_only=True))
+    plans = [ApprovedPlan.of(shown)]
+    done = only(run_plans(builder.open(), asked(), plans, approved_by="ann"))
+    assert (shown.reason, shown.approved_by) == ("requested manually", None)
+    assert (done.status, done.approved_by) == ("done", "ann")
+    assert only(
+        run(builder, "checkpoint", plan_only=True, approvals=Approvals(by="bob"))
+    ).reason == ("approved by bob")

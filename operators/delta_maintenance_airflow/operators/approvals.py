@@ -236,15 +236,12 @@ class DeltaApprovedRunOperator(DeltaPolicyRunOperator):
         self.plans = plans
         self.approved_by = approved_by
 
-    def approvers(self) -> Mapping[str, str]:
-        by = self.approved_by
-        return {} if by is None else {plan["operation"]: by for plan in self.plans}
-
     def runner(self, table: PolicyTable, known: AssessmentEntry | None) -> Callable[..., RunResult]:
         from delta_maintenance.policies.approval import ApprovedPlan
         from delta_maintenance.policies.on_demand import run_plans
 
-        return partial(run_plans, plans=[ApprovedPlan.from_json(plan) for plan in self.plans])
+        plans = [ApprovedPlan.from_json(plan) for plan in self.plans]
+        return partial(run_plans, plans=plans, approved_by=self.approved_by)
 
 
 def _pending(

@@ -111,7 +111,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         return work
 
     def runner(self, table: PolicyTable, known: AssessmentEntry | None) -> Callable[..., RunResult]:
-        from delta_maintenance.policies.approval import ApprovedPlan
+        from delta_maintenance.policies.approval import Approvals, ApprovedPlan
         from delta_maintenance.policies.on_demand import run_operation
 
         self._table = table
@@ -121,12 +121,11 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
             operation=self.operation,
             options=self.options or {},
             plan_only=self.plans,
-            approved=ApprovedPlan.from_json(approved) if approved else None,
+            approvals=Approvals(
+                plans=(ApprovedPlan.from_json(approved),) if approved else (),
+                by=name_of((self.approval or {}).get("responded_by_user")),
+            ),
         )
-
-    def approvers(self) -> Mapping[str, str]:
-        by = name_of((self.approval or {}).get("responded_by_user"))
-        return {} if by is None else {self.operation: by}
 
     @property
     def plans(self) -> bool:

@@ -213,9 +213,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 result = self._patiently(
                     lambda: self.work(table, environment, store.entry_of(table.uri, table.name))
                 )
-                entry = work.keep_run(
-                    store, result, link=link_to(context), approved_by=self.approvers()
-                )
+                entry = work.keep_run(store, result, link=link_to(context))
             except BusyError as error:
                 facts = {"name": table.name, "uri": table.uri, "status": "busy", "problem": None}
                 busy = AirflowSkipException if self.is_scheduled else AirflowException
@@ -283,10 +281,6 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     def on_kill(self) -> None:
         for submission in self._submissions:
             submission.kill()
-
-    def approvers(self) -> Mapping[str, str]:
-        """Returns the people who approved operations of this task, by operation."""
-        return {}
 
     def facts(self, result: RunResult) -> Mapping[str, Any]:
         """Returns the facts in XCom in addition to those of every run."""

@@ -153,16 +153,13 @@ class PolicyTables:
         """Returns the search for clones among all tables of the policy, also unselected ones."""
         return self.session.clones(self.found if self._has_all else None)
 
-    def record(self, result: RunResult, *, approved: Iterable[str]) -> None:
+    def record(self, result: RunResult) -> None:
         """Records a run in the ledger of the policy, if it has one. Problems are warnings."""
         if self._recorder is None:
             return
         from delta_maintenance.ledger.rows import Origin
 
-        by = _user()
-        approved_by = {} if by is None else dict.fromkeys(approved, by)
-        origin = Origin(done_by="cli", run_id=clock.new_id(), approved_by=approved_by)
-        warn(self._recorder.record(result, origin))
+        warn(self._recorder.record(result, Origin(done_by="cli", run_id=clock.new_id())))
 
     @contextmanager
     def open(self, table: PolicyTable) -> Iterator[Table]:
@@ -240,7 +237,7 @@ class PolicyTables:
         return acknowledgements
 
 
-def _user() -> str | None:
+def user_name() -> str | None:
     """Returns the user of the operating system; None if it has no name, as in some containers."""
     try:
         return getpass.getuser()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -143,8 +143,6 @@ class Origin:
 
     done_by: DoneBy
     run_id: str
-    approved_by: Mapping[str, str] = field(default_factory=dict)
-    """Who approved the operations that needed it, by operation."""
     link: str | None = None
 
 
@@ -197,9 +195,7 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
         "reason": _without_quotations(outcome.reason),
         "outcome": outcome.status,
         "error": _without_quotations(outcome.reason) if outcome.status in _PROBLEMS else None,
-        "approved_by": one_line(origin.approved_by.get(outcome.operation))
-        if outcome.was_done
-        else None,
+        "approved_by": one_line(outcome.approved_by),
         "planned_files": planned.deleted_files,
         "planned_bytes": planned.deleted_bytes,
         "bytes_deleted": done.deleted_bytes,

@@ -181,6 +181,8 @@ class Approvals:
     """Operations that are approved with any plan."""
     plans: Sequence[ApprovedPlan] = ()
     """Individually approved plans."""
+    by: str | None = None
+    """The person who approved them, or else the run that did; None if unknown."""
     asked: Collection[str] = ()
     """Operations whose plans are already waiting or snoozed; they are not planned again."""
     plans_on_spark: bool = False
@@ -189,6 +191,9 @@ class Approvals:
     def plan_of(self, operation: str) -> ApprovedPlan | None:
         """Returns the approved plan of an operation."""
         return next((plan for plan in self.plans if plan.operation == operation), None)
+
+
+NO_APPROVALS = Approvals()
 
 
 def as_of(options: Record, instant: datetime) -> Record:

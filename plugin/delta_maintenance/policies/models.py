@@ -91,6 +91,8 @@ class OperationOutcome(Record):
     cost: Cost | None = None
     freed: Freed | None = None
     """What became of the deleted files; None if none were deleted."""
+    approved_by: str | None = None
+    """The person who approved what was done, or else the run that did; None if nobody had to."""
 
     @property
     def was_done(self) -> bool:

@@ -16,7 +16,7 @@ from delta_maintenance.operations.core.assessment import AssessedOperation, Last
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.given_options import read_options, without_empty
 from delta_maintenance.operations.core.registry import AnyOperation, find
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import NO_APPROVALS, Approvals, ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import Context, RunEnvironment, execute, measure_outcome
@@ -25,7 +25,6 @@ from delta_maintenance.policies.models import Assessment, OperationOutcome, RunR
 from delta_maintenance.policies.run import RunStatus, result_of_failure
 from delta_maintenance.table.read.table import Table
 
-_REASON = "requested manually"
 _STATUSES: Mapping[str, RunStatus] = {
     "done": "done",
     "nothing-to-do": "done",
@@ -44,19 +43,22 @@ def run_operation(
     options: Mapping[str, Any] | None = None,
     last_runs: Sequence[LastRun] = (),
     plan_only: bool = False,
-    approved: ApprovedPlan | None = None,
+    approvals: Approvals = NO_APPROVALS,
     environment: RunEnvironment | None = None,
 ) -> RunResult:
     """Runs one operation on the table. Returns the same record as `policies.run`.
 
     `options` are fields of the operation's Options, which override those of the policy. With
-    `approved`, it runs only if its plan has the approved effect. Errors of the library are
+    an approved plan, it runs only if its plan has the approved effect. Errors of the library are
     returned, not raised, except the `BusyError` of a lease.
     """
     environment = environment or RunEnvironment()
     snapshots = environment.snapshots or NewestSnapshots(table)
     now, record = environment.now, find(operation)
     started = now()
+    reason = "requested manually" if approvals.by is None else f"approved by {approvals.by}"
+    # One of another operation is refused.
+    approved = next(iter(approvals.plans), None)
 
     def assess(
         rules: PolicyTable, runs: Sequence[LastRun], last_assessment: Assessment | None
@@ -72,7 +74,7 @@ def run_operation(
         failure = result_of_failure(before, last_runs=last_runs)
         return replace(failure, started_at=started, ended_at=now())
 
-    request: AssessedOperation | None = None
+    requested: AssessedOperation | None = None
 
     with environment.claiming() as claim:
         context = Context(
@@ -85,14 +87,17 @@ def run_operation(
         )
 
         def work() -> OperationOutcome:
-            nonlocal request
+            nonlocal requested
             about = [run for run in last_runs if run.table_id in (None, snapshots.known_id)]
             if not plan_only and (held := record.is_held_by(about)) is not None:
                 raise RefusedError(held, remedy="run fsck again after the repair")
             rules = policy_table.rules.asking_for(record.name)
             forced = assess(policy_table.model_copy(update={"rules": rules}), (), before)
-            request = _merge_options(policy_table, record, forced, options or {})
-            return execute(context, request, commits_made=0, plan_only=plan_only, approved=approved)
+            merged = _merge_options(policy_table, record, forced, options or {})
+            requested = replace(merged, reason=reason)
+            return execute(
+                context, requested, commits_made=0, plan_only=plan_only, approved=approved
+            )
 
         began = now()
         outcome = measure_outcome(
@@ -101,9 +106,9 @@ def run_operation(
             lambda: OperationOutcome(
                 operation=record.name,
                 status="failed",
-                reason=_REASON,
+                reason=reason,
                 started_at=began,
-                engine=request.engine if request is not None else "local",
+                engine=requested.engine if requested is not None else "local",
             ),
             bytes_of_deleted=table.store.bytes_of_deleted,
         )
@@ -116,6 +121,7 @@ def run_operation(
         outcome,
         before=TableState.of(before.health),
         after=None if after is None else TableState.of(after.health),
+        approved_by=approvals.by if outcome.was_done else None,
     )
     good = outcome.status in ("done", "nothing-to-do", "planned")
     return RunResult(
@@ -139,12 +145,14 @@ def run_plans(
     policy_table: PolicyTable,
     plans: Sequence[ApprovedPlan],
     *,
+    approved_by: str | None = None,
     last_runs: Sequence[LastRun] = (),
     environment: RunEnvironment | None = None,
 ) -> RunResult:
     """Runs approved plans on the table, in order, each only if it still has the approved effect.
 
-    There must be at least one plan. A failed or incomplete operation ends the run.
+    `approved_by` names the person who approved them, if known. There must be at least one plan. A
+    failed or incomplete operation ends the run.
     """
     results: list[RunResult] = []
     environment = environment or RunEnvironment()
@@ -155,7 +163,7 @@ def run_plans(
             policy_table,
             plan.operation,
             last_runs=last_runs,
-            approved=plan,
+            approvals=Approvals(plans=(plan,), by=approved_by),
             environment=environment,
         )
         results.append(result)
@@ -194,9 +202,5 @@ def _merge_options(
     if "engine" in requested and requested_options.engine != "auto":
         engine = requested_options.engine
     return AssessedOperation(
-        operation=record.name,
-        status="due",
-        reason=_REASON,
-        engine=engine,
-        options=requested_options,
+        operation=record.name, status="due", reason="", engine=engine, options=requested_options
     )

@@ -26,7 +26,7 @@ from delta_maintenance.errors import (
 )
 from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.registry import known
-from delta_maintenance.policies.approval import Approvals
+from delta_maintenance.policies.approval import NO_APPROVALS, Approvals
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import (
@@ -48,7 +48,6 @@ from delta_maintenance.policies.models import (
 )
 from delta_maintenance.table.read.table import Table
 
-_NO_APPROVALS = Approvals()
 _MAX_RUNS = 2
 """The maximum number of runs of one operation: it is repeated once if other commits make it due
 again.
@@ -68,7 +67,7 @@ def run(
     policy_table: PolicyTable,
     *,
     last_runs: Sequence[LastRun] = (),
-    approvals: Approvals = _NO_APPROVALS,
+    approvals: Approvals = NO_APPROVALS,
     plan_only: bool = False,
     environment: RunEnvironment | None = None,
 ) -> RunResult:
@@ -233,6 +232,8 @@ class _Run:
         outcome = measure_outcome(
             self.context, work, lambda: blank, bytes_of_deleted=self._bytes_of_deleted
         )
+        if due.needs_approval and not (needed and approved is None) and outcome.was_done:
+            outcome = replace(outcome, approved_by=self.approvals.by)
         if outcome.status not in ("planned", "stopped", "needs-approval"):
             table_id = self.context.snapshots.known_id
             runs = updated_runs(outcome, self.last_runs.values(), table_id=table_id)

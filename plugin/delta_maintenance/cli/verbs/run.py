@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
 from delta_maintenance.cli.output import ProgressLine, print_json, print_named, warn
-from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
+from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb, user_name
 from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
@@ -171,7 +171,7 @@ class _Work:
                     opened,
                     table,
                     last_runs=last_runs,
-                    approvals=Approvals(operations=arguments.approve, plans=plans),
+                    approvals=Approvals(operations=arguments.approve, plans=plans, by=user_name()),
                     plan_only=arguments.dry_run,
                     environment=RunEnvironment(
                         submit=self._submit,
@@ -186,9 +186,7 @@ class _Work:
         if not arguments.dry_run:
             if result.newest_assessment is not None:
                 tables.keep(result.newest_assessment, result)
-            tables.record(
-                result, approved=[*arguments.approve, *(plan.operation for plan in plans)]
-            )
+            tables.record(result)
             report(result)
         return result
 
