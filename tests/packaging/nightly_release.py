@@ -1,4 +1,4 @@
-"""A release, played by the steps of its workflow: from a tag to a local index, and from there to a user.
+"""A release, played by the steps of its workflow: from a tag to a local index, and to a user.
 
     make nightly NIGHTLY=release
 
@@ -26,7 +26,8 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "9.9.9"
-REPOSITORY = "https://github.com/someone/delta-maintenance"
+SERVER, NAME = "https://github.com", "someone/delta-maintenance"
+REPOSITORY = f"{SERVER}/{NAME}"
 
 pytestmark = pytest.mark.process
 
@@ -72,8 +73,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
         **os.environ,
         "PATH": f"{folder / 'venv' / 'bin'}:{os.environ['PATH']}",
         "GITHUB_REF_NAME": f"v{VERSION}",
-        "GITHUB_SERVER_URL": REPOSITORY.rpartition("/")[0].rpartition("/")[0],
-        "GITHUB_REPOSITORY": "someone/delta-maintenance",
+        "GITHUB_SERVER_URL": SERVER,
+        "GITHUB_REPOSITORY": NAME,
     }
     environment.pop("PYTHONPATH", None)
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
