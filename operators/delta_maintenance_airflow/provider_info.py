@@ -30,7 +30,10 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _INTEGRATION,
                 "external-doc-url": "https://delta.io/",
                 "logo": f"{URL_PREFIX}/static/icon.svg",
-                "how-to-guide": ["/docs/airflow.md", "/docs/airflow-operators.md"],
+                "how-to-guide": [
+                    "/docs/integrations/airflow.md",
+                    "/docs/integrations/airflow-operators.md",
+                ],
                 "tags": ["software"],
             }
         ],

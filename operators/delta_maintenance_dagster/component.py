@@ -414,7 +414,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
             for name in unknown_options(table.uri, [*rule.options, *options_of_store]):
                 raise InvalidRequestError(
                     f"{where}: {name!r} is not a storage option",
-                    remedy="see the options of its store in docs/stores.md",
+                    remedy="see the options of its store in docs/integrations/stores.md",
                 )
             entry = entries.get(table.uri)
             only_here = entry.storage.options if entry is not None else {}

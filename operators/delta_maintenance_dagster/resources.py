@@ -38,8 +38,9 @@ class DeltaStorageResource(dg.ConfigurableResource[Any]):
         default_factory=dict,
         repr=False,
         description=(
-            "Storage options, as docs/stores.md lists them. Give secrets as `EnvVar` in Python and "
-            "as `${env:NAME}` in YAML: both are read on use, and shown nowhere."
+            "Storage options, as docs/integrations/stores.md lists them. Give secrets as "
+            "`EnvVar` in Python and as `${env:NAME}` in YAML: both are read on use, and "
+            "shown nowhere."
         ),
     )
 

@@ -65,7 +65,7 @@ def test_parsing_the_dag_opens_no_table_and_asks_for_no_variable(
 
 def test_every_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db: None) -> None:
     pages = ("airflow.md", "airflow-operators.md")
-    text = "".join((ROOT / "docs" / page).read_text() for page in pages)
+    text = "".join((ROOT / "docs" / "integrations" / page).read_text() for page in pages)
     examples = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
     for number, example in enumerate(examples):
         (tmp_path / f"example_{number}.py").write_text(example)

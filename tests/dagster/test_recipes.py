@@ -16,7 +16,7 @@ from delta_maintenance_dagster import DeltaMaintenanceComponent
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "dagster-recipes.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "dagster-recipes.md"
 TABLE = dg.AssetKey(["sales", "orders"])
 MAINTENANCE = dg.AssetKey(["sales", "orders", "maintenance"])
 

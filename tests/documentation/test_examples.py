@@ -76,7 +76,7 @@ def test_the_output_in_the_tutorial_is_correct(
 
 def test_the_cells_of_the_notebook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    cells, names, shown = blocks("docs/how-to/notebook.md", "python"), dict[str, object](), []
+    cells, names, shown = blocks("docs/start/notebook.md", "python"), dict[str, object](), []
     for cell in cells:
         program = ast.parse(cell)
         last = program.body[-1]

@@ -1,4 +1,4 @@
-"""The examples in docs/policies.md are correct."""
+"""The examples in docs/guides/policies.md are correct."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from delta_maintenance.policies.definition.rules import Rules
 from tests.support.tables.actions import add
 from tests.support.tables.vacuum_tables import Folder
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "guides" / "policies.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

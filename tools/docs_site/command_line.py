@@ -12,9 +12,9 @@ from docs_site.markdown import code, sentence, table
 
 
 def verbs(_: str) -> str:
-    """Every verb with its summary, linked to its page as from `docs/`."""
+    """Every verb with its summary, linked to its page as from `docs/reference/`."""
     rows = [
-        (f"[`{name}`](reference/cli/{name}.md)", sentence(parser.summary))
+        (f"[`{name}`](cli/{name}.md)", sentence(parser.summary))
         for name, parser in _verb_parsers().items()
     ]
     return table(("verb", "purpose"), rows)

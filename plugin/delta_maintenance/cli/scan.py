@@ -267,8 +267,9 @@ def _absolute_address(address: str) -> str:
     if is_catalog_name(address):
         raise InvalidRequestError(
             f"{address} is a name in a catalog, which cannot be scanned",
-            remedy="name the catalog under `catalogs` in a policy, as docs/catalogs.md shows, and "
-            "list its tables with `delta-maintenance tables`",
+            remedy="name the catalog under `catalogs` in a policy, as "
+            "docs/integrations/catalogs.md shows, and list its tables with "
+            "`delta-maintenance tables`",
         )
     if re.search(r"[*?]", address):
         raise InvalidRequestError(

@@ -54,7 +54,7 @@ _OTHER_WRITERS = """\
     # Delta Spark with the log store of `spark-stage --log-store`), none, or spark (Delta Spark
     # without it). With spark, commits are blocked, or with `quiet: 10 minutes` wait until nobody
     # has committed for so long. checkpoint, checksum, compact-log, clean-log, vacuum and fsck make
-    # no commit, and work beside every writer. See docs/concepts/other-writers.md.
+    # no commit, and work beside every writer. See docs/safety/other-writers.md.
 """
 UNSTATED = "# other_writers: conditional_put"
 POLICY = f"{_HEADER}{_DEFAULTS}{_LIMITS}{_EXAMPLES}"

@@ -45,8 +45,8 @@ _logger = logging.getLogger(__name__)
 class AssessmentStore:
     """The entries below one address. Safe to share between threads.
 
-    `uri` is a dedicated folder on any store (docs/stores.md), which all hosts must be able to
-    reach.
+    `uri` is a dedicated folder on any store (docs/integrations/stores.md), which all hosts must
+    be able to reach.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:

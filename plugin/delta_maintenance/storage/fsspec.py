@@ -480,5 +480,5 @@ class FsspecStore(ReadOnlyStore, DirectoryStore):
             table=self.root,
             file=path,
             remedy="use the engine that writes this table, or a store that commits "
-            "(docs/stores.md)",
+            "(docs/integrations/stores.md)",
         )

@@ -79,7 +79,7 @@ def test_a_broken_table_has_its_findings_and_its_last_good_version(
     page = words(site.get("/table?name=orders").text)
     assert "commit 4 is missing" in page and "Last good version 9" in page
     assert "What to do Pause every vacuum" in page and "Find out what is wrong. fsck" in page
-    assert "docs/how-to/damaged-table.md" in page
+    assert "docs/guides/damaged-table.md" in page
     row = _row(site.get("/").text)
     assert row.count("commit 4 is missing") == 2, "in the cell, and the whole line in its title"
     assert "restore" not in row.replace(_title(row), "")
@@ -103,7 +103,7 @@ def test_the_documentation_is_linked_where_it_is_known(
     )
     option = "AIRFLOW__DELTA_MAINTENANCE__DOCUMENTATION"
     monkeypatch.setenv(option, "https://docs.example.com/delta/")
-    link = 'href="https://docs.example.com/delta/how-to/damaged-table/"'
+    link = 'href="https://docs.example.com/delta/guides/damaged-table/"'
     assert link in site.get("/table?name=orders").text
     monkeypatch.setenv(option, "javascript:alert(1)")
     assert "javascript:" not in site.get("/table?name=orders").text

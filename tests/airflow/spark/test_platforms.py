@@ -1,4 +1,4 @@
-"""The examples of docs/spark-platforms.md, with the operators of the providers that they name."""
+"""The examples of docs/integrations/spark-platforms.md, with the operators of the providers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.exporters import EXPORTERS
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark-platforms.md"
+PAGE = Path(__file__).parents[3] / "docs" / "integrations" / "spark-platforms.md"
 FIRST, *SECTIONS = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
 EXAMPLES = {
     section.partition("\n")[0]: section for section in SECTIONS if "airflow.providers" in section

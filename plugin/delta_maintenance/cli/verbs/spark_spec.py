@@ -21,8 +21,8 @@ _PLATFORMS = (
 _SPEC = """\
 Print the request for a Spark job on a platform. Nothing is sent, and the table is not opened. Your
 client or operator for the platform sends the request, which contains no credentials: the job runs
-under an identity of the platform. docs/spark.md documents the specification of a job for other
-platforms."""
+under an identity of the platform. docs/integrations/spark.md documents the specification of a job
+for other platforms."""
 
 _STAGE = """\
 Write the two files of a job, job.py and this library as a ZIP file, to a
@@ -130,7 +130,7 @@ def _add_spec(verbs: Verbs) -> None:
         action="append",
         default=[],
         type=key_value,
-        help="a Spark property; repeatable. Not all are allowed: see docs/spark.md",
+        help="a Spark property; repeatable. Not all are allowed: see docs/integrations/spark.md",
     )
     spark.add_argument(
         "--env",

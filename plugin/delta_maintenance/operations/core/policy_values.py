@@ -195,7 +195,7 @@ class StorageRule(PolicyModel):
     connection: str | None = None
     """The connection of an orchestrator."""
     options: Settings = Field(default_factory=dict)
-    """Storage options (docs/stores.md). Secrets as `${env:NAME}`."""
+    """Storage options (docs/integrations/stores.md). Secrets as `${env:NAME}`."""
     catalog_connection: str | None = None
     """The connection of an orchestrator to the catalog of the table. Set for tables that a catalog
     names."""

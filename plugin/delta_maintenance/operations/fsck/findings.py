@@ -207,7 +207,7 @@ KINDS: Mapping[str, FindingKind] = {
     "needed-overwritten-commit": FindingKind(
         "corrupt",
         "stop all writers, put the copy back under the name of the commit, and repeat the commit "
-        "that replaced it (docs/concepts/other-writers.md#a-quiet-window)",
+        "that replaced it (docs/safety/other-writers.md#a-quiet-window)",
     ),
     "file-of-overwritten-commit": FindingKind(
         "note", "run fsck --forget-overwritten-commits, once the loss of the commit was dealt with"

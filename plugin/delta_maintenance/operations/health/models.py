@@ -227,7 +227,7 @@ class TableHealth(Shown, Record):
             f"Delta Spark committed version {commit.version} without our log store "
             f"({_time(commit.timestamp)}, {commit.engine}), so it can overwrite commits of others: "
             "set it for every Spark application that writes the table, or set other_writers to "
-            "spark (docs/concepts/other-writers.md)"
+            "spark (docs/safety/other-writers.md)"
             for commit in unsafe[:1]
         )
 

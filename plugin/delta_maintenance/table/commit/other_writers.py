@@ -61,6 +61,6 @@ def require_declared_writers(table: str, writers: DeclaredWriters) -> None:
         raise RefusedError(
             "Delta Spark writes this table on S3 and could overwrite the commit",
             remedy="give Delta Spark the log store of spark-stage --log-store and set "
-            "other_writers to conditional_put (docs/concepts/other-writers.md), set quiet to a "
+            "other_writers to conditional_put (docs/safety/other-writers.md), set quiet to a "
             "time without commits of Delta Spark, or make the change in Spark",
         )
