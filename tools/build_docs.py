@@ -15,7 +15,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from docs_site import command_line, markdown_site, pages, releases
+from docs_site import command_line, markdown_site, pages
 
 ROOT = Path(__file__).resolve().parent.parent
 # Some parts of pages are made from what the tests play.
@@ -63,14 +63,12 @@ def main() -> int:
 
 
 def configured(text: str) -> str:
-    """The configuration with entries of the navigation for each verb and each release."""
-    for mark, folder, names in (
-        ("# verbs", pages.VERB_PAGES, command_line.verb_names()),
-        ("# releases", pages.RELEASE_PAGES, releases.versions()),
-    ):
-        entries = (f'{{ "{name}" = "{folder}{name}.md" }},' for name in names)
-        text = re.sub(rf"^( *){mark}$", rf"\1{' '.join(entries)}", text, flags=re.MULTILINE)
-    return text
+    """The configuration with an entry of the navigation for each purpose of verbs."""
+    entries = " ".join(
+        f'{{ "Commands: {purpose}" = "{pages.PURPOSES}{purpose}.md" }},'
+        for purpose in command_line.verbs_by_purpose()
+    )
+    return re.sub(r"^( *)# verbs$", rf"\1{entries}", text, flags=re.MULTILINE)
 
 
 def require_navigation(nav: markdown_site.Nav, known: set[str]) -> None:

@@ -102,8 +102,11 @@ def test_the_site_refuses_a_page_that_is_wrong(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.syspath_prepend(ROOT / "tools")
     from docs_site import pages
 
+    source = "docs/a.md"
+    places = {source: pages.Place("a.md")}
+
     def built(text: str) -> str:
-        return pages._linked(pages._generated(text, "a.md"), source="docs/a.md", pages={})
+        return pages._linked(pages._generated(text, "a.md"), source=source, places=places)
 
     assert "| `--dry-run` |" in built("<!-- generated: cli-options vacuum -->")
     assert built("[Dags](../dags/delta_maintenance_dags.py)") == (
@@ -135,29 +138,43 @@ def test_the_navigation_has_every_page_once(monkeypatch: pytest.MonkeyPatch) -> 
         build_docs.require_navigation([*nav, {"Again": "a.md"}], {"index.md", "a.md", "b.md"})
 
 
-def test_each_release_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_on_a_page_of_several_keeps_its_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tools")
-    from docs_site import pages, releases
+    from docs_site import pages
 
-    log = (
-        "# Changelog\n\nOf all.\n\n"
-        "## 1.1.0 (unreleased)\n\n### New\n\n- `b`\n\n"
-        "## 1.0.0 (2026-01-31)\n\n- a\n"
-    )
-    assert releases.pages(log) == {
-        "index": (
-            "# Releases\n\nOf all.\n\n"
-            "- [1.1.0](1.1.0.md) (unreleased)\n- [1.0.0](1.0.0.md) (2026-01-31)\n"
-        ),
-        "1.1.0": "# 1.1.0 (unreleased)\n\n## New\n\n- `b`\n",
-        "1.0.0": "# 1.0.0 (2026-01-31)\n\n- a\n",
+    texts = {
+        "docs/all.md": "# All\n\n<!-- include: cli/a.md -->\n\n<!-- include: cli/b.md -->\n",
+        "docs/cli/a.md": "# `a`\n\n## Options\n\n## Options\n\n"
+        "[b](b.md#options) [b](b.md) [o](#options)\n",
+        "docs/cli/b.md": "# `b`\n\n## Options\n\n```sh\n# no heading\n```\n\n[c](../c.md#x)\n",
+        "docs/c.md": "# C\n\n[a](cli/a.md#options)\n",
     }
-    with pytest.raises(ValueError, match=r"CHANGELOG\.md: a section"):
-        releases.pages(log.replace("(2026-01-31)", "of January"))
-    collected = pages.collect()
-    for version in releases.versions():
-        assert f"[{version}]({version}.md)" in collected["releases/index.md"]
-        assert collected[f"releases/{version}.md"].startswith(f"# {version} (")
+    monkeypatch.setattr(pages, "_documents", lambda: texts)
+    assert pages.collect() == {
+        "all.md": (
+            "# All\n\n## `a` { #a }\n\n### Options { #a-options }\n\n"
+            "### Options { #a-options_1 }\n\n[b](#b-options) [b](#b) [o](#a-options)\n\n\n"
+            "## `b` { #b }\n\n### Options { #b-options }\n\n"
+            "```sh\n# no heading\n```\n\n[c](c.md#x)\n\n"
+        ),
+        "c.md": "# C\n\n[a](all.md#a-options)\n",
+    }
+    texts["docs/c.md"] = "<!-- include: gone.md -->"
+    with pytest.raises(pages.PageError, match=r"docs/c\.md: .* gone\.md"):
+        pages.collect()
+
+
+def test_the_site_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from docs_site import pages
+
+    assert len(pages.collect()) <= 80
+    written = [
+        path.read_text()
+        for path in (ROOT / "docs").rglob("*.md")
+        if path.name != "conformance.md" and path.parent.name != "decisions"
+    ]
+    assert len(" ".join(written).split()) <= 60_000
 
 
 def test_the_page_of_a_verb_has_every_option_of_its_help(monkeypatch: pytest.MonkeyPatch) -> None:

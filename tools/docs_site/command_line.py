@@ -5,19 +5,43 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping
+from typing import get_args
 
 from delta_maintenance.cli.arguments import ArgumentParser
 from delta_maintenance.cli.main import _parser
+from delta_maintenance.operations.core.operation import Purpose
 from docs_site.markdown import code, sentence, table
 
 
 def verbs(_: str) -> str:
-    """Every verb with its summary, linked to its page as from `docs/reference/`."""
+    """Every verb by its purpose, linked to its description as from `docs/reference/`."""
     rows = [
-        (f"[`{name}`](cli/{name}.md)", sentence(parser.summary))
-        for name, parser in _verb_parsers().items()
+        (purpose, f"[`{name}`](cli/{name}.md)", sentence(_verb_parsers()[name].summary))
+        for purpose, names in verbs_by_purpose().items()
+        for name in names
     ]
-    return table(("verb", "purpose"), rows)
+    return table(("purpose", "verb", "effect"), rows)
+
+
+def page(purpose: str) -> str:
+    """The page of the verbs of one purpose, which includes the description of each."""
+    names = verbs_by_purpose()[purpose]
+    rows = [
+        (f"[`{name}`](../cli/{name}.md)", sentence(_verb_parsers()[name].summary)) for name in names
+    ]
+    sections = "\n\n".join(f"<!-- include: ../cli/{name}.md -->" for name in names)
+    head = (
+        f"# Commands: {purpose}\n\n[The command line](../command-line.md) describes what all share."
+    )
+    return f"{head}\n\n{table(('verb', 'effect'), rows)}\n{sections}\n"
+
+
+def verbs_by_purpose() -> dict[str, list[str]]:
+    """The names of the verbs of each purpose, in the order of the help."""
+    return {
+        purpose: [name for name, verb in _verb_parsers().items() if verb.purpose == purpose]
+        for purpose in get_args(Purpose)
+    }
 
 
 def options(verb: str) -> str:

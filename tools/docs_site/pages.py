@@ -1,7 +1,8 @@
 """The pages of the site: `docs/`, other documents of the repository, and generated parts.
 
 A line `<!-- generated: NAME ARGUMENT -->` in a page stands for a part that is made from the code
-when the site is built. Such parts are not committed, so they are never out of date.
+when the site is built. Such parts are not committed, so they are never out of date. A line
+`<!-- include: NAME.md -->` stands for another document, which is a section of that page.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from docs_site import (
     policy,
     python_api,
     records,
-    releases,
     remedies,
     table_protocol,
 )
+from docs_site.sections import INCLUDE, Place, anchor_of, as_section, outside_of_code
 from docs_site.source import ROOT
 
 PARTS: Mapping[str, Callable[[str], str]] = {
@@ -53,14 +54,20 @@ PARTS: Mapping[str, Callable[[str], str]] = {
 }
 """What makes each kind of generated part from its argument."""
 
-# The page of a verb has the same name as the verb.
-VERB_PAGES = "reference/cli/"
-# So has the page of a version.
-RELEASE_PAGES = "releases/"
+VERBS = "reference/cli/"
+PURPOSES = "reference/commands/"
+"""The documents of the verbs, and the pages that include them, one for each purpose."""
 
 _DIRECTIVE = re.compile(r"^<!-- generated: ([a-z-]+)(?: (\S+))? -->$", re.MULTILINE)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
-_FENCE = re.compile(r"^( *)(```|~~~).*?^\1\2$", re.MULTILINE | re.DOTALL)
+_OF_THE_REPOSITORY = (
+    *("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/README.md"),
+    *("examples/airflow/README.md", "examples/dagster/README.md"),
+)
+"""Documents outside of `docs/` that are pages too. The site has a first page of its own."""
+
+_NOT_ON_THE_SITE = ("conformance.md",)
+"""Records of the tests, which only contributors read."""
 
 
 class PageError(Exception):
@@ -68,21 +75,54 @@ class PageError(Exception):
 
 
 def collect() -> dict[str, str]:
-    """Every page of the site, by its path, complete with its generated parts."""
-    sources = {f"docs/{name}": name for name in _in_docs()} | _of_the_repository()
-    texts = {source: (ROOT / source).read_text() for source in sources}
-    for name, text in releases.pages().items():
-        # The sections are linked from the change log as if they were files beside it.
-        source = "CHANGELOG.md" if name == "index" else f"{name}.md"
-        sources[source], texts[source] = f"{RELEASE_PAGES}{name}.md", text
-    for verb in command_line.verb_names():
-        name = f"{VERB_PAGES}{verb}.md"
-        if f"docs/{name}" not in sources:
-            sources[f"docs/{name}"], texts[f"docs/{name}"] = name, _page_of(verb)
-    return {
-        page: _linked(_generated(texts[source], page), source=source, pages=sources)
-        for source, page in sources.items()
-    }
+    """Every page of the site, by its path, complete with its sections and generated parts."""
+    texts = _documents()
+    places = _places(texts)
+
+    def complete(source: str) -> str:
+        text = _generated(texts[source], source)
+        if places[source].anchor:
+            text = as_section(text, places[source].anchor)
+        text = _linked(text, source=source, places=places)
+        return INCLUDE.sub(lambda match: complete(_beside(source, match[1])), text)
+
+    return {place.page: complete(source) for source, place in places.items() if not place.anchor}
+
+
+def _documents() -> dict[str, str]:
+    """The text of each document, by its path in the repository."""
+    texts = {f"docs/{name}": (ROOT / "docs" / name).read_text() for name in _in_docs()}
+    texts |= {source: (ROOT / source).read_text() for source in _OF_THE_REPOSITORY}
+    for purpose, verbs in command_line.verbs_by_purpose().items():
+        texts[f"docs/{PURPOSES}{purpose}.md"] = command_line.page(purpose)
+        for verb in verbs:
+            document = f"docs/{VERBS}{verb}.md"
+            if document not in texts:
+                texts[document] = _page_of(verb)
+    return texts
+
+
+def _places(texts: Mapping[str, str]) -> dict[str, Place]:
+    """Where each document is: a page of its own, or a section of the page that includes it."""
+    places = {source: Place(_page_path(source)) for source in texts}
+    for source, text in texts.items():
+        for match in INCLUDE.finditer(text):
+            document = _beside(source, match[1])
+            if document not in texts:
+                raise PageError(f"{source}: there is no document {match[1]} to include")
+            places[document] = Place(_page_path(source), anchor_of(document))
+    return places
+
+
+def _beside(source: str, name: str) -> str:
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), name))
+
+
+def _page_path(source: str) -> str:
+    if source.startswith("docs/"):
+        return source.removeprefix("docs/")
+    name = source.removesuffix(".md").removesuffix("/README").lower().replace("/", "-")
+    return f"project/{name}.md"
 
 
 def assets() -> list[str]:
@@ -95,30 +135,16 @@ def assets() -> list[str]:
 
 def _in_docs() -> list[str]:
     folder = ROOT / "docs"
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md"))
-
-
-def _of_the_repository() -> dict[str, str]:
-    """Documents outside of `docs/` that are pages too, each with its path in the site.
-
-    `README.md` is not: the site has a first page of its own.
-    """
-    sources = [path.name for path in sorted(ROOT.glob("*.md")) if path.name != "README.md"]
-    sources += ["benchmarks/README.md"]
-    sources += ["examples/airflow/README.md", "examples/dagster/README.md"]
-    return {source: f"project/{_name(source)}.md" for source in sources}
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*.md"))
+    return sorted(name for name in names if name not in _NOT_ON_THE_SITE)
 
 
 def _page_of(verb: str) -> str:
     """The page of an operation that `docs/` has none of."""
     made = operation_pages.page(verb)
     if made is None:
-        raise PageError(f"docs/{VERB_PAGES} has no page for the verb {verb}")
+        raise PageError(f"docs/{VERBS} has no page for the verb {verb}")
     return made
-
-
-def _name(source: str) -> str:
-    return source.removesuffix(".md").removesuffix("/README").lower().replace("/", "-")
 
 
 def _generated(text: str, page: str) -> str:
@@ -134,32 +160,29 @@ def _generated(text: str, page: str) -> str:
     return _DIRECTIVE.sub(part, text)
 
 
-def _linked(text: str, *, source: str, pages: Mapping[str, str]) -> str:
+def _linked(text: str, *, source: str, places: Mapping[str, Place]) -> str:
     """The page with its relative links as they are in the site.
 
-    A link to a page or an asset leads there. A file of the repository that is no page, such as a
-    DAG, is named instead, because the site does not contain it.
+    A link to a page, a section or an asset leads there. A file of the repository that is no page, such
+    as a DAG, is named instead, because the site does not contain it.
     """
+    here = posixpath.dirname(places[source].page) or "."
 
     def link(match: re.Match[str]) -> str:
         image, label, target, anchor = match[1], match[2], match[3], match[4] or ""
         if re.match(r"[a-z]+:", target):
             return match[0]
-        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-        if path in pages:
-            here = posixpath.dirname(pages[source])
-            return f"{image}[{label}]({posixpath.relpath(pages[path], here or '.')}{anchor})"
+        path = _beside(source, target)
+        if path in places:
+            place = places[path]
+            fragment = place.fragment(anchor.removeprefix("#"))
+            page = posixpath.relpath(place.page, here) if place.page != places[source].page else ""
+            return f"{image}[{label}]({page or ('' if fragment else target)}{fragment})"
         if not (ROOT / path).exists():
             raise PageError(f"{source}: the link to {target} leads nowhere")
-        if path.startswith("docs/") and (ROOT / path).is_file():
-            here = posixpath.dirname(pages[source])
-            where = posixpath.relpath(path.removeprefix("docs/"), here or ".")
-            return f"{image}[{label}]({where}{anchor})"
+        asset = path.removeprefix("docs/")
+        if path != asset and asset not in _NOT_ON_THE_SITE and (ROOT / path).is_file():
+            return f"{image}[{label}]({posixpath.relpath(asset, here)}{anchor})"
         return label if label.strip("`") == path else f"{label} (`{path}`)"
 
-    # Code blocks may show Markdown; their text stays as it is.
-    pieces, end = [], 0
-    for fence in _FENCE.finditer(text):
-        pieces += [_LINK.sub(link, text[end : fence.start()]), fence[0]]
-        end = fence.end()
-    return "".join([*pieces, _LINK.sub(link, text[end:])])
+    return outside_of_code(text, lambda prose: _LINK.sub(link, prose))
