@@ -163,8 +163,8 @@ def _generated(text: str, page: str) -> str:
 def _linked(text: str, *, source: str, places: Mapping[str, Place]) -> str:
     """The page with its relative links as they are in the site.
 
-    A link to a page, a section or an asset leads there. A file of the repository that is no page, such
-    as a DAG, is named instead, because the site does not contain it.
+    A link to a page, a section or an asset leads there. A file of the repository that is no page,
+    such as a DAG, is named instead, because the site does not contain it.
     """
     here = posixpath.dirname(places[source].page) or "."
 

@@ -1,8 +1,8 @@
 """Documents that are sections of a page of the site, with their links and anchors.
 
-A line `<!-- include: NAME.md -->` stands for a document beside the page. Its heading becomes a section
-with the name of the document as its anchor, and the anchors of its own sections begin with that name,
-because the documents on one page repeat titles such as *Options*.
+A line `<!-- include: NAME.md -->` stands for a document beside the page. Its heading becomes a
+section with the name of the document as its anchor, and the anchors of its own sections begin with
+that name, because the documents on one page repeat titles such as *Options*.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Place:
     anchor: str = ""
 
     def fragment(self, heading: str) -> str:
-        """Returns the end of a link to a heading of the document, or to the document without one."""
+        """Returns the end of a link to a heading of the document, or to the whole document."""
         anchor = "-".join(part for part in (self.anchor, heading) if part)
         return f"#{anchor}" if anchor else ""
 
