@@ -8,20 +8,18 @@ anything.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.quantities import parse_size
 
 LOG_MEMORY_VARIABLE = "DELTA_MAINTENANCE_LOG_MEMORY"
 """The environment variable for `ReadLimits.log_memory`: bytes, or a size such as `6GiB`."""
 DEFAULT_LOG_MEMORY = 4 << 30
 _LEAST_LOG_MEMORY = 64 << 20
-_UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_SIZE = re.compile(r"([0-9]{1,18}) *([a-z]*)", re.IGNORECASE)
 
 MOST_NESTING = 128
 """The maximum nesting depth of objects and lists in a line of JSON."""
@@ -55,7 +53,7 @@ class ReadLimits:
         """
         values = os.environ if environment is None else environment
         text = values.get(LOG_MEMORY_VARIABLE, "").strip()
-        return cls(_parse_size(text)) if text else cls()
+        return cls(_parse_log_memory(text)) if text else cls()
 
     @classmethod
     def of(cls, store: Limited) -> ReadLimits:
@@ -127,7 +125,7 @@ def default_log_memory(text: str | None) -> Iterator[None]:
     if text is None:
         yield
         return
-    _parse_size(text.strip())
+    _parse_log_memory(text)
     before = os.environ.get(LOG_MEMORY_VARIABLE)
     os.environ[LOG_MEMORY_VARIABLE] = text
     try:
@@ -139,10 +137,11 @@ def default_log_memory(text: str | None) -> Iterator[None]:
             os.environ[LOG_MEMORY_VARIABLE] = before
 
 
-def _parse_size(text: str) -> int:
-    match = _SIZE.fullmatch(text)
-    unit = _UNITS.get(match[2].lower()) if match is not None else None
-    size = int(match[1]) * unit if match is not None and unit is not None else 0
+def _parse_log_memory(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except InvalidRequestError:
+        size = 0
     if size < _LEAST_LOG_MEMORY:
         raise InvalidRequestError(
             f"{LOG_MEMORY_VARIABLE} is {text[:40]!r}",

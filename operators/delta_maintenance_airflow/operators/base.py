@@ -121,7 +121,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         plan_only = as_flag(self.plan_only, "plan_only")
         with self.record_work(context):
-            options = self.record.options.from_json(self._given(context))
+            options = core.read_options(self.record, self._given(context))
             return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
 
     @contextmanager

@@ -228,9 +228,8 @@ def add_time_travel(parser: ArgumentParser) -> None:
     either.add_argument(
         "--timestamp",
         metavar="T",
-        type=_timestamp,
         help="the version that was current at T: ISO 8601 with a zone, such as "
-        "2026-01-31T12:00:00Z, or milliseconds since 1970-01-01 UTC",
+        "2026-01-31T12:00:00Z, or a date",
     )
 
 
@@ -340,7 +339,3 @@ def _on_lines(example: str) -> str:
             lines.append("     ")
         lines[-1] += f" {word}"
     return "\n".join(lines)
-
-
-def _timestamp(text: str) -> str | int:
-    return int(text) if text.isascii() and text.isdecimal() else text

@@ -16,11 +16,17 @@ from importlib import import_module
 from typing import get_args
 
 from delta_maintenance import __version__
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, locate_table
 from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
 from delta_maintenance.cli.process import own_the_process
-from delta_maintenance.errors import DeltaMaintenanceError, NotADeltaTableError, closest
+from delta_maintenance.errors import (
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    NotADeltaTableError,
+    closest,
+)
 from delta_maintenance.limits import default_log_memory
 from delta_maintenance.operations.core.operation import Purpose
 from delta_maintenance.operations.core.registry import BUILT_IN, find, names, operations
@@ -112,12 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
         # Flushed here, where a failure can still become an exit status.
         sys.stdout.flush()
     except NotADeltaTableError as error:
-        if arguments.table is not None:
-            from delta_maintenance.policies.tree_search import remedy_near
-
-            options = dict(arguments.storage_options)
-            error.remedy = remedy_near(arguments.table, options) or error.remedy
-        return _report_failure(error, str(error.locate(table=arguments.table)), arguments)
+        failure = _with_remedy_near(error, arguments)
+        return _report_failure(failure, str(failure.locate(table=arguments.table)), arguments)
     except DeltaMaintenanceError as error:
         return _report_failure(error, str(error.locate(table=arguments.table)), arguments)
     except KeyboardInterrupt:
@@ -130,6 +132,24 @@ def _run(arguments: argparse.Namespace) -> int:
         hint = "" if arguments.verbose else "; run again with -v for the details"
         return _report_failure(error, f"{type(error).__name__}: {error}{hint}", arguments)
     return status or 0
+
+
+def _with_remedy_near(
+    error: NotADeltaTableError, arguments: argparse.Namespace
+) -> DeltaMaintenanceError:
+    """Returns the error with an address near the given one as its remedy. It is the caller's if
+    the given folder does not exist.
+    """
+    if arguments.table is None:
+        return error
+    from delta_maintenance.policies.tree_search import remedy_near
+
+    error.remedy = remedy_near(arguments.table, dict(arguments.storage_options)) or error.remedy
+    address = Address.parse(arguments.table)
+    is_local = address.kind is StoreKind.LOCAL and arguments.catalog_name is None
+    if is_local and not os.path.exists(address.path):
+        return InvalidRequestError("there is no such folder", remedy=error.remedy)
+    return error
 
 
 def _report_failure(error: Exception, line: str, arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, get_args, get_origin
@@ -31,7 +31,7 @@ from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, 
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.flags import FlagField, Group, flag_fields, has_field
-from delta_maintenance.operations.core.given_options import parse_duration
+from delta_maintenance.operations.core.given_options import read_value
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
     from delta_maintenance.address import Access
     from delta_maintenance.operations.core.context import FileListing
-    from delta_maintenance.operations.core.outcome import Conclusion
+    from delta_maintenance.operations.core.given_options import read_value
+from delta_maintenance.operations.core.outcome import Conclusion
 
 _LINES_AT_ONCE = 1024
 
@@ -309,6 +310,8 @@ def _settings(field: FlagField) -> dict[str, Any]:
     if field.choices is not None:
         return {"choices": field.choices}
     metavar = field.name.upper() if field.flag.positional else _metavar(kind)
+    if field.is_size:
+        return {"metavar": "SIZE"}
     return {"type": _parser(kind, field.least), "metavar": field.flag.metavar or metavar}
 
 
@@ -321,7 +324,7 @@ def _parser(kind: Any, minimum: int | None) -> Any:
 
 def _metavar(kind: Any) -> str:
     bare = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
-    return {int: "N", timedelta: "I"}.get(bare, "TEXT")
+    return {int: "N", timedelta: "DURATION", datetime: "TIME"}.get(bare, "TEXT")
 
 
 def _least(kind: Any) -> int | None:
@@ -340,10 +343,6 @@ def _is_mapping(kind: Any) -> bool:
 
 
 def _value(field: FlagField, value: Any) -> Any:
-    if field.kind is timedelta:
-        return parse_duration(value)
-    if _item(field.kind) is not None:
-        return tuple(value)
     if _is_mapping(field.kind):
         mapping = dict(value)
         if len(mapping) < len(value):
@@ -351,4 +350,4 @@ def _value(field: FlagField, value: Any) -> Any:
                 f"a name is set twice by {_name(field)}", remedy="give it one value"
             )
         return mapping
-    return value
+    return read_value(field, value, name=_name(field))

@@ -21,7 +21,7 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.ledger.one_operation import delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
-from delta_maintenance.operations.core.given_options import parse_duration
+from delta_maintenance.operations.core.given_options import read_value
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
 
@@ -61,7 +61,11 @@ def operation_method(record: AnyOperation) -> Callable[..., Any]:
             arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{method.__name__}() {error}") from None
-        values = {name: _value(flags[name], arguments[name]) for name in flags if name in arguments}
+        values = {
+            name: read_value(flags[name], arguments[name], name=name)
+            for name in flags
+            if name in arguments
+        }
         settings = {name: arguments.get(name) for name in ("dry_run", "version", "report")}
         return _run(self, record, record.options(**values).validated(), **settings)
 
@@ -79,6 +83,8 @@ def annotation(field: FlagField) -> str:
         text = "timedelta | str"
     elif kind is datetime:
         text = "datetime | str"
+    elif field.is_size:
+        text = "int | str"
     else:
         text = _type_text(kind)
     return f"{text} | None" if field.may_be_none else text
@@ -131,12 +137,6 @@ def _docstring(record: AnyOperation, fields: Iterable[FlagField]) -> str:
     if record.report is not None:
         lines.append(f"    report: the address of a new Parquet file with {record.report}")
     return "\n".join(lines)
-
-
-def _value(field: FlagField, value: Any) -> Any:
-    if field.kind is timedelta and isinstance(value, str):
-        return parse_duration(value)
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _run(

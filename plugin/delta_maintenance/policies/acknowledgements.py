@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.models import Assessment, RunResult
+from delta_maintenance.quantities import parse_duration, parse_instant
 
 ASSESSMENT = "assessment"
 """The step of a failure to read the table at all."""
@@ -169,17 +169,11 @@ def end_of(text: str, *, now: datetime) -> datetime:
     A date means its first instant in UTC. Raises `InvalidRequestError` for any other text, and for
     an instant that is over.
     """
-    text = text.strip()
     try:
-        if _DATE.fullmatch(text):
-            end = datetime.fromisoformat(text).replace(tzinfo=UTC)
-        elif _DATE.match(text):
-            end = datetime.fromisoformat(text)
-        else:
-            end = now + parse_duration(text)
-    except (InvalidRequestError, ValueError, OverflowError):
-        end = None
-    if end is None or end.tzinfo is None or end <= now:
+        end = parse_instant(text) if _DATE.match(text.strip()) else now + parse_duration(text)
+    except (InvalidRequestError, OverflowError):
+        end = now
+    if end <= now:
         raise InvalidRequestError(
             f"{text[:80]!r} is not a date or a duration that ends later than now",
             remedy="write it like '2027-01-31', '2027-01-31T12:00:00Z' or '7d'",

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from delta_maintenance.address import Address, CatalogName
 from delta_maintenance.errors import InvalidRequestError, name_at
-from delta_maintenance.operations.core.flags import has_field
+from delta_maintenance.operations.core.given_options import read_options
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import find, known, spark_operations
 from delta_maintenance.submission.configuration import require_no_credentials_in_addresses
@@ -100,9 +100,9 @@ class JobSpec(Record):
 
         Raises `InvalidRequestError` for options that the operation does not have.
         """
-        options = find(self.operation).options
-        engine = {"engine": "spark"} if has_field(options, "engine") else {}
-        return options.from_json({**engine, **self.options})
+        record = find(self.operation)
+        engine = {"engine": "spark"} if record.chooses_engine else {}
+        return read_options(record, {**engine, **self.options})
 
 
 def require_no_credentials(spec: JobSpec) -> None:

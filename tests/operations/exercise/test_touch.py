@@ -95,7 +95,9 @@ def history(table: str) -> list[tuple[str, str]]:
 def test_command_line(installed: dict[str, str], table: str) -> None:
     assert "add an empty version to an idle table" in run(installed, "--help")
     usage = run(installed, "touch", "--help-all")
-    assert all(flag in usage for flag in ("--older-than I", "--note TEXT", "--engine", "--dry-run"))
+    assert all(
+        flag in usage for flag in ("--older-than DURATION", "--note TEXT", "--engine", "--dry-run")
+    )
     shown = run(installed, "touch", table, "--dry-run").splitlines()
     assert [line.split()[0] for line in shown[1:]] == [
         "table",

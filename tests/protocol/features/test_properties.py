@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.protocol.features import properties
-from delta_maintenance.protocol.features.properties import TableProperties, parse_interval
+from delta_maintenance.protocol.features.properties import TableProperties
+from delta_maintenance.quantities import parse_interval
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from delta_maintenance.cli.policy_tables import PolicyTables, storage_options_of
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.facts import count_text, size_text
-from delta_maintenance.operations.core.given_options import parse_duration
+from delta_maintenance.quantities import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

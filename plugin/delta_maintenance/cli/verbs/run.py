@@ -19,8 +19,8 @@ from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.facts import count_text
-from delta_maintenance.operations.core.given_options import parse_duration
 from delta_maintenance.operations.core.registry import policy_operations
+from delta_maintenance.quantities import parse_duration
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def add_parser(verbs: Verbs) -> None:
         help="with --all-due, the other writers of a table on S3",
     )
     writers.add_argument(
-        "--quiet", metavar="I", help="with --all-due, the quiet window of a table on S3"
+        "--quiet", metavar="DURATION", help="with --all-due, the quiet window of a table on S3"
     )
     add_approvals(parser)
     parser.add_argument(

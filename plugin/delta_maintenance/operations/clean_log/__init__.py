@@ -68,7 +68,6 @@ class CleanLogOptions(Record):
         "how long history is kept, such as '60 days'; by default the table's "
         "`delta.logRetentionDuration`. A shorter time than that, or than a day, requires "
         "`allow_short_retention` and `no_other_writers`",
-        metavar="I",
         group="common",
     )
     allow_short_retention: bool = option(

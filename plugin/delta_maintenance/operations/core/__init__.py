@@ -11,6 +11,7 @@ from delta_maintenance.lazy import lazy_names
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.context import RunContext
     from delta_maintenance.operations.core.facts import count_text, fact_lines, shown, size_text
+    from delta_maintenance.operations.core.given_options import read_options
     from delta_maintenance.operations.core.logged_progress import LoggedProgress
     from delta_maintenance.operations.core.registry import find, known
 
@@ -21,6 +22,7 @@ __getattr__, __dir__ = lazy_names(
     flags="Engine Flag OperationId OperationSince OtherWritersField flag_fields option "
     "policy_option",
     freed="Freed freed_bytes unfreed_texts",
+    given_options="read_options",
     logged_progress="LoggedProgress",
     registry=(
         "AnyOperation BUILT_IN find known names operations policy_operations register "

@@ -138,7 +138,6 @@ QuietField = Annotated[
         "beside Delta Spark on S3: commit if no other writer has committed for this long, such as "
         "'10 minutes', and keep a copy of each commit, which shows later whether Delta Spark "
         "overwrote it",
-        metavar="I",
         group="commits and other writers",
     ),
 ]

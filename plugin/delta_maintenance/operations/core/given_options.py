@@ -1,67 +1,23 @@
-"""Options and durations as people write them in forms, policies and on the command line."""
+"""Options as people write them in forms, policies, on the command line and in Python."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from delta_maintenance.errors import InvalidRequestError, closest, shorten
-from delta_maintenance.operations.core.flags import flag_fields
+from delta_maintenance.errors import InvalidRequestError, closest
+from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation
-from delta_maintenance.protocol.features.properties import parse_interval
-
-_UNITS = {
-    "w": timedelta(weeks=1),
-    "d": timedelta(days=1),
-    "h": timedelta(hours=1),
-    "m": timedelta(minutes=1),
-    "min": timedelta(minutes=1),
-    "s": timedelta(seconds=1),
-}
-_TERM = re.compile(r"(\d{1,9}) ?(w|d|h|min|m|s)")
-_SHORT = re.compile(rf"(?:{_TERM.pattern} ?)+")
-_MOST_QUOTED = 80
-
-
-def parse_duration(text: str) -> timedelta:
-    """Parses `7d`, `1d 12h`, `7 days 12 hours` or ISO 8601 (`P7DT12H`).
-
-    Raises `InvalidRequestError` for all other texts, negative durations among them.
-    """
-    words = " ".join(text.split())
-    try:
-        if words[:1] in ("P", "-"):
-            length = _iso(words)
-        elif _SHORT.fullmatch(words):
-            terms = _TERM.findall(words)
-            length = sum((int(number) * _UNITS[unit] for number, unit in terms), timedelta())
-        else:
-            length = parse_interval(words)
-    except (InvalidRequestError, OverflowError, ValueError):
-        length = timedelta(-1)
-    if length < timedelta():
-        raise InvalidRequestError(
-            f"{shorten(text, _MOST_QUOTED)!r} is not a duration",
-            remedy="write it like '7d', '7 days 12 hours' or 'P7DT12H'",
-        )
-    return length
-
-
-def _iso(text: str) -> timedelta:
-    # Loaded here, because most durations are written in words.
-    from pydantic import TypeAdapter
-
-    length: timedelta = TypeAdapter(timedelta).validate_python(text)
-    return length
+from delta_maintenance.quantities import parse_duration, parse_instant, parse_size
 
 
 def read_options(record: AnyOperation, given: Mapping[str, Any]) -> Record:
-    """Reads the Options of an operation, with durations as people write them (`30 days`).
+    """Reads the Options of an operation, with durations, sizes and times as people write
+    them (`30 days`, `64 MiB`).
 
     `InvalidRequestError` names an unknown option and the one that was meant, options that are
     missing, and a value that is not allowed.
@@ -101,18 +57,28 @@ def require_known(record: AnyOperation, names: Mapping[str, Any]) -> None:
             )
 
 
-def _read(record: AnyOperation, given: Mapping[str, Any]) -> Record:
-    durations = {field.name for field in flag_fields(record.options) if field.kind is timedelta}
-    values = {
-        name: _duration(name, value) if name in durations and isinstance(value, str) else value
-        for name, value in given.items()
-    }
-    read: Record = record.options.from_json(values)
-    return read
+def read_value(field: FlagField, value: Any, *, name: str) -> Any:
+    """Reads the value of an option as people write it: durations, sizes and times as texts, several
+    values as a list.
 
-
-def _duration(name: str, text: str) -> timedelta:
+    `name` is the option as the caller spells it, for the `InvalidRequestError`.
+    """
+    parse = parse_size if field.is_size else _PARSERS.get(field.kind)
+    if parse is None or not isinstance(value, str):
+        return tuple(value) if isinstance(value, list) else value
     try:
-        return parse_duration(text)
+        return parse(value)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{name}: {error.problem}", remedy=error.remedy) from None
+
+
+_PARSERS: Mapping[Any, Callable[[str], Any]] = {timedelta: parse_duration, datetime: parse_instant}
+
+
+def _read(record: AnyOperation, given: Mapping[str, Any]) -> Record:
+    values = {**given}
+    for field in flag_fields(record.options):
+        if field.name in values:
+            values[field.name] = read_value(field, values[field.name], name=field.name)
+    read: Record = record.options.from_json(values)
+    return read

@@ -15,17 +15,15 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ByteSize,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
 )
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.given_options import parse_duration
+from delta_maintenance.quantities import parse_duration, parse_size
 from delta_maintenance.redaction import holds_credentials
 
 
@@ -74,10 +72,13 @@ def _not_negative(value: timedelta) -> timedelta:
     return value
 
 
-def _no_debt(value: ByteSize) -> ByteSize:
-    if value < 0:
-        raise ValueError("a number of bytes cannot be negative; give zero or more")
-    return value
+def _size(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_size(value)
+    except InvalidRequestError as error:
+        raise ValueError(f"{error.problem}; {error.remedy}") from None
 
 
 Duration = Annotated[
@@ -90,19 +91,15 @@ Duration = Annotated[
 ]
 """A duration: `7d`, `7 days 12 hours`, from weeks to microseconds, or ISO 8601 (`P7DT12H`)."""
 
-Bytes = Annotated[ByteSize, AfterValidator(_no_debt)]
-"""A number of bytes, or a string such as `64 MiB`."""
-
-
-def parse_size(text: str) -> int:
-    """Parses `64 MiB`, or a number of bytes. Raises `InvalidRequestError` for other texts."""
-    try:
-        return int(TypeAdapter(Bytes).validate_python(text))
-    except ValidationError:
-        raise InvalidRequestError(
-            f"{text[:80]!r} is not a size", remedy="write it like '64 MiB'"
-        ) from None
-
+Bytes = Annotated[
+    int,
+    BeforeValidator(_size),
+    Field(ge=0),
+    WithJsonSchema(
+        {"type": ["string", "integer"], "minimum": 0, "examples": ["64 MiB"]}, mode="validation"
+    ),
+]
+"""A number of bytes, or a text such as `64 MiB`."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 """A fraction from 0 to 1."""

@@ -49,7 +49,6 @@ class ExpireOptions(Record):
         timedelta,
         Flag(
             "rows expire that are older than this at the start of the run, such as '400 days'",
-            metavar="I",
             example="400 days",
             in_policy=True,
         ),

@@ -52,7 +52,6 @@ class VacuumOptions(Record):
         "how long removed files are kept, such as '30 days'; by default the table's "
         "`delta.deletedFileRetentionDuration`, but at least a week. A shorter time requires "
         "`allow_short_retention` and `no_other_writers`",
-        metavar="I",
         group="common",
     )
     allow_short_retention: bool = option(

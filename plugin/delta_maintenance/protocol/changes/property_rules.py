@@ -14,13 +14,9 @@ from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError, closest
 from delta_maintenance.protocol.actions.model import Protocol
-from delta_maintenance.protocol.features.properties import (
-    PARSERS,
-    integer_parser,
-    parse_boolean,
-    parse_interval,
-)
+from delta_maintenance.protocol.features.properties import PARSERS, integer_parser, parse_boolean
 from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.quantities import parse_interval
 
 FEATURE_PREFIX = "delta.feature."
 CONSTRAINT_PREFIX = "delta.constraints."

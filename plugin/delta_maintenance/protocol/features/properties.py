@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from delta_maintenance.errors import InvalidRequestError, shorten
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.quantities import parse_interval
 
 CheckpointPolicy = Literal["classic", "v2"]
 
@@ -89,61 +90,6 @@ class TableProperties:
                 except InvalidRequestError as error:
                     problems.append(f"{key}: {error.problem}")
         return cls(**values, problems=tuple(problems))
-
-
-def parse_interval(text: str) -> timedelta:
-    """The duration of an interval such as `interval 30 days` or `7 days 12 hours`.
-
-    The word `interval` is optional, and case is ignored. Units range from weeks to microseconds;
-    only seconds can have a fraction. Raises `InvalidRequestError` for all other text, including
-    months and years, which have no fixed length, negative durations, and texts of more than 1,000
-    characters.
-    """
-    if len(text) > _LONGEST_INTERVAL:
-        raise _invalid_interval(text)
-    words = _INTERVAL.fullmatch(" ".join(text.lower().split()))
-    if words is None:
-        raise _invalid_interval(text)
-    total = timedelta()
-    try:
-        for sign, amount, fraction, unit in _TERM.findall(words["terms"]):
-            length = _UNITS[unit] * int(amount or 0)
-            if fraction:
-                if unit != "second":
-                    raise _invalid_interval(text)
-                length += timedelta(microseconds=int(fraction[1:7].ljust(6, "0")))
-            total += -length if sign == "-" else length
-    except OverflowError:
-        raise _invalid_interval(text) from None
-    if total < timedelta():
-        raise _invalid_interval(text)
-    return total
-
-
-_MOST_QUOTED = 80
-_LONGEST_INTERVAL = 1000
-"""Characters: matching takes more than linear time."""
-_UNITS = {
-    "week": timedelta(weeks=1),
-    "day": timedelta(days=1),
-    "hour": timedelta(hours=1),
-    "minute": timedelta(minutes=1),
-    "second": timedelta(seconds=1),
-    "millisecond": timedelta(milliseconds=1),
-    "microsecond": timedelta(microseconds=1),
-}
-# 18 digits cover all durations that a timedelta can represent, and keep `int` cheap.
-_TERM = re.compile(
-    rf"([+-]?) ?(?=[0-9.]*[0-9])([0-9]{{0,18}})(\.[0-9]{{0,9}})? ({'|'.join(_UNITS)})s?\b"
-)
-_INTERVAL = re.compile(rf"(?:interval )?(?P<terms>{_TERM.pattern}(?: {_TERM.pattern})*)")
-
-
-def _invalid_interval(text: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"{shorten(text, _MOST_QUOTED)!r} is not a valid interval",
-        remedy="use a value such as 'interval 7 days', with units from weeks to microseconds",
-    )
 
 
 def parse_boolean(text: str) -> bool:

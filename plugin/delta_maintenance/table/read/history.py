@@ -32,6 +32,7 @@ from delta_maintenance.protocol.delta_log.retention import (
 )
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.ndjson.split import parse_other_lines
+from delta_maintenance.quantities import parse_instant
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LogEntry, read_ahead
 from delta_maintenance.table.read.log_reader import LogTail, read_without_files
@@ -310,13 +311,7 @@ def millis_of(timestamp: datetime | str | int) -> int:
     if isinstance(timestamp, int):
         return timestamp
     if isinstance(timestamp, str):
-        try:
-            timestamp = datetime.fromisoformat(timestamp)
-        except ValueError:
-            raise InvalidRequestError(
-                f"{timestamp!r} is not a timestamp",
-                remedy="give ISO 8601, such as 2026-01-31T12:00:00Z",
-            ) from None
+        timestamp = parse_instant(timestamp)
     if timestamp.tzinfo is None:
         raise InvalidRequestError(
             f"{timestamp.isoformat()} has no time zone", remedy="add one, such as Z for UTC"

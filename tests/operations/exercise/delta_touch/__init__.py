@@ -31,7 +31,7 @@ class TouchOptions(Record):
     """When a table counts as idle, and what the new version says."""
 
     older_than: Annotated[
-        timedelta, Flag("the age of the newest version from which it is idle", metavar="I")
+        timedelta, Flag("the age of the newest version from which it is idle")
     ] = timedelta(days=30)
     note: str | None = policy_option(None, "a text for the history", metavar="TEXT")
     engine: Engine = "auto"
