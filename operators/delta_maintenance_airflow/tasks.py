@@ -15,6 +15,7 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.store_options import parse_flag
 from delta_maintenance_airflow.compat import AirflowFailException
 
@@ -113,7 +114,7 @@ def retrying_only_what_may_pass() -> Iterator[None]:
         # The base class stands for a failure within Spark, which a retry may or may not fix.
         if error.retryable or type(error) is DeltaMaintenanceError:
             raise
-        raise AirflowFailException(str(error)) from error
+        raise AirflowFailException(replace_flags(str(error))) from error
 
 
 def add_to_outlet_events(

@@ -12,10 +12,11 @@ import dagster as dg
 from pydantic import Field
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.registry import known as known_operation
 from delta_maintenance_dagster import memory, metadata
-from delta_maintenance_dagster.metadata import in_dagster, log_picture
+from delta_maintenance_dagster.metadata import log_picture
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.step_resources import SharedState
 from delta_maintenance_dagster.tables import DeltaTable, with_keys
@@ -178,7 +179,7 @@ def build_health_step(
                     yield judgement.result(table)
         if failed:
             problems = "; ".join(
-                in_dagster(failure.problem or failure.uri) for failure in failed[:_SHOWN]
+                replace_flags(failure.problem or failure.uri) for failure in failed[:_SHOWN]
             )
             raise dg.Failure(
                 problems if len(failed) == 1 else f"{len(failed)} tables: {problems}",
@@ -221,7 +222,7 @@ def judge(
             yield Judgement(name=name, passed=True, message="; ".join(assessment.notes))
         return
     if health is None:
-        problem = in_dagster(assessment.problem or "the table could not be read")
+        problem = replace_flags(assessment.problem or "the table could not be read")
         error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
         for name in _SPECS:
             yield Judgement(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +41,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     blocked = pending and result.status in ("done", "nothing-due", "blocked")
     facts: Metadata = {"status": dg.MetadataValue.text("blocked" if blocked else result.status)}
     if result.problem is not None:
-        facts["problem"] = dg.MetadataValue.text(in_dagster(result.problem))
+        facts["problem"] = dg.MetadataValue.text(core.replace_flags(result.problem))
     if brought := gain_texts([PastRun.of(result, None)], now=result.ended_at):
         facts["gained"] = dg.MetadataValue.text("; ".join(brought))
     facts["operations"] = _outcome_table(result.outcomes)
@@ -148,7 +147,7 @@ def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
 
 def _cell(text: str) -> str:
     """Formats untrusted text as a code span in a table of Markdown; a dash stands for none."""
-    return markdown_cell(in_dagster(text)) or "–"
+    return markdown_cell(core.replace_flags(text)) or "–"
 
 
 def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
@@ -306,7 +305,7 @@ def _cut(value: Any) -> Any:
     if isinstance(value, list | tuple):
         ellipsis = [f"… {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
         return [*(_cut(item) for item in value[:_SHOWN]), *ellipsis]
-    return in_dagster(value) if isinstance(value, str) else value
+    return core.replace_flags(value) if isinstance(value, str) else value
 
 
 def _deleted_amounts(result: Mapping[str, Any]) -> tuple[int, int]:
@@ -319,7 +318,7 @@ def _deleted_amounts(result: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _short(text: str) -> str:
-    text = in_dagster(text)
+    text = core.replace_flags(text)
     return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
 
 
@@ -383,26 +382,3 @@ def _legend() -> str:
         f'<text x="{_LEFT + 13 + index * 130}" y="15">{name}</text>'
         for index, (name, color) in enumerate(names.items())
     )
-
-
-# Not within a word, such as the path of a table.
-_FLAGS = re.compile(
-    r"(?P<before>\bwith |\buse )?(?<![^\s(`])(?P<flags>(?:--[a-z][a-z0-9-]*(?![\w./])[ ,]*)+)"
-)
-_FLAG = re.compile(r"--([a-z][a-z0-9-]*)")
-
-
-def in_dagster(message: str) -> str:
-    """Replaces flags of the command line in a message by options of the launchpad.
-
-    `run fsck --repair` becomes `run fsck with the option repair`.
-    """
-    return _FLAGS.sub(_options, message)
-
-
-def _options(match: re.Match[str]) -> str:
-    names = [name.replace("-", "_") for name in _FLAG.findall(match["flags"])]
-    before = match["before"] or "with "
-    kind = "option" if len(names) == 1 else "options"
-    after = match["flags"][len(match["flags"].rstrip(" ,")) :]
-    return f"{before}the {kind} {', '.join(names)}{after}"

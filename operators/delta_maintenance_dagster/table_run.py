@@ -15,11 +15,11 @@ import dagster as dg
 
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory, metadata
 from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.leases import InstanceLease
-from delta_maintenance_dagster.metadata import in_dagster
 from delta_maintenance_dagster.step_resources import Context, SharedState, StepResources
 from delta_maintenance_dagster.tables import DeltaTable
 
@@ -74,7 +74,7 @@ class FinishedRun:
         """One line about a failed run; None if it did not fail, or the failure is acknowledged."""
         if not self.result.exit_status or self.acknowledged is not None:
             return None
-        return in_dagster(self.result.problem or f"{self.table.label}: {self.result.status}")
+        return replace_flags(self.result.problem or f"{self.table.label}: {self.result.status}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +225,7 @@ class TableRun:
         report(result)
         log = self.context.log
         for assessed in _operations(result.before):
-            log.info(f"{assessed.operation}: {assessed.status}, {in_dagster(assessed.reason)}")
+            log.info(f"{assessed.operation}: {assessed.status}, {replace_flags(assessed.reason)}")
         latest, acknowledgement = result.newest_assessment, None
         if self.state is not None and latest is not None:
             acknowledgement = self.state.keep(self.context.resources, log, latest, result)
@@ -234,11 +234,11 @@ class TableRun:
         failed = log.error if acknowledgement is None else log.warning
         run = PastRun.of(result, None)
         for outcome in result.outcomes:
-            reason = in_dagster(outcome.reason)
+            reason = replace_flags(outcome.reason)
             tell = failed if outcome.exit_status else log.info
             tell(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
         if result.exit_status:
-            problem = in_dagster(acknowledgement or result.problem or "")
+            problem = replace_flags(acknowledgement or result.problem or "")
             failed(f"{self.table.label}: {result.status}; {problem}")
         else:
             told_of = [f"{self.table.label}: {result.status}", *gain_texts([run], now=clock.now())]

@@ -74,6 +74,19 @@ def _iso(text: str) -> timedelta:
     return length
 
 
+def duration_text(length: timedelta) -> str:
+    """Formats a duration as policies and table properties state it, such as `7 days 12 hours`."""
+    if length < timedelta():
+        return f"-{duration_text(-length)}"
+    minutes, seconds = divmod(length.seconds, 60)
+    units = {"day": length.days, "hour": minutes // 60, "minute": minutes % 60, "second": seconds}
+    units["microsecond"] = length.microseconds
+    amounts = [
+        f"{number:,} {unit}{'' if number == 1 else 's'}" for unit, number in units.items() if number
+    ]
+    return " ".join(amounts) or "0 seconds"
+
+
 def parse_interval(text: str) -> timedelta:
     """The duration of an interval such as `interval 30 days` or `7 days 12 hours`.
 

@@ -13,8 +13,8 @@ import dagster as dg
 import pytest
 
 from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core import replace_flags
 from delta_maintenance_dagster import DeltaStorageResource
-from delta_maintenance_dagster.metadata import in_dagster
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
@@ -280,7 +280,7 @@ def test_an_option_of_another_store_is_an_error_if_it_is_given_for_one_table(
     ],
 )
 def test_flags_of_the_command_line_become_options_of_the_launchpad(message: str, told: str) -> None:
-    assert in_dagster(message) == told
+    assert replace_flags(message) == told
 
 
 def test_loading_warns_of_nothing_that_is_in_beta() -> None:

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args, get_origin
 
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.facts import duration_text, size_text
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.given_options import check_options, require_known
 from delta_maintenance.operations.core.registry import AnyOperation
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import Assessment
-from delta_maintenance.quantities import parse_size
+from delta_maintenance.quantities import duration_text, parse_size
 from delta_maintenance_airflow.compat import AirflowFailException
 from delta_maintenance_airflow.operators.manual import SHORT_RETENTION, require_allowed_options
 

@@ -122,6 +122,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         plan_only = as_flag(self.plan_only, "plan_only")
         with self.record_work(context):
             options = core.read_options(self.record, self._given(context))
+            core.require_use_of_quiet(options)
             return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, 
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.flags import FlagField, Group, flag_fields, has_field
-from delta_maintenance.operations.core.given_options import read_value
+from delta_maintenance.operations.core.given_options import read_value, require_use_of_quiet
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from delta_maintenance.address import Access
     from delta_maintenance.operations.core.context import FileListing
-    from delta_maintenance.operations.core.given_options import read_value
+    from delta_maintenance.operations.core.given_options import read_value, require_use_of_quiet
 from delta_maintenance.operations.core.outcome import Conclusion
 
 _LINES_AT_ONCE = 1024
@@ -257,13 +258,15 @@ def _example(record: AnyOperation) -> str:
 
 def add_flags(parser: ArgumentParser, record: AnyOperation) -> None:
     """Adds a flag for each field that has one; omitted values are None."""
-    for field in flag_fields(record.options):
+    fields = [*flag_fields(record.options)]
+    names = {field.name: _name(field) for field in fields}
+    for field in fields:
         group: Group = "common" if field.is_required else field.flag.group
         action = parser.group(group).add_argument(
             _name(field),
             dest=field.name,
             required=field.is_required and not field.flag.positional,
-            help=_help(field),
+            help=_help(field, names),
             **_settings(field),
         )
         if field.flag.positional:
@@ -279,7 +282,9 @@ def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
         value = getattr(arguments, field.name)
         if value is not None:
             values[field.name] = _value(field, value)
-    return options(**values).validated()
+    read = options(**values).validated()
+    require_use_of_quiet(read)
+    return read
 
 
 def _name(field: FlagField) -> str:
@@ -288,9 +293,11 @@ def _name(field: FlagField) -> str:
     return f"--{field.name.replace('_', '-')}"
 
 
-def _help(field: FlagField) -> str:
+def _help(field: FlagField, names: Mapping[str, str]) -> str:
+    """Returns the help of a flag; `names` are those of all flags, by the names of the fields."""
     # argparse would interpret `%` as a format.
-    text = field.flag.help.replace("%", "%%").replace("`", "")
+    text = field.flag.help.replace("%", "%%")
+    text = re.sub(r"`([^`]*)`", lambda code: names.get(code[1], code[1]), text)
     is_repeatable = _item(field.kind) is not None or _is_mapping(field.kind)
     return f"{text}; repeatable" if is_repeatable else text
 

@@ -20,8 +20,8 @@ from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.ledger.one_operation import delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
-from delta_maintenance.operations.core.given_options import read_value
+from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field, replace_flags
+from delta_maintenance.operations.core.given_options import read_value, require_use_of_quiet
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
 
@@ -67,7 +67,9 @@ def operation_method(record: AnyOperation) -> Callable[..., Any]:
             if name in arguments
         }
         settings = {name: arguments.get(name) for name in ("dry_run", "version", "report")}
-        return _run(self, record, record.options(**values).validated(), **settings)
+        options = record.options(**values).validated()
+        require_use_of_quiet(options)
+        return _run(self, record, options, **settings)
 
     method.__name__ = _method_name(record.name)
     method.__qualname__ = f"DeltaTable.{method.__name__}"
@@ -180,6 +182,8 @@ def _run(
                 operation_run.document = prepared.apply()
             return operation_run.document
         except DeltaMaintenanceError as error:
+            error.problem = replace_flags(error.problem)
+            error.remedy = error.remedy and replace_flags(error.remedy)
             raise error.locate(table=table.uri) from error.__cause__
         finally:
             if time is not None and (seconds := time.seconds):

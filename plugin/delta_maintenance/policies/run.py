@@ -24,7 +24,6 @@ from delta_maintenance.errors import (
     DeltaMaintenanceError,
     RefusedError,
 )
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.policies.approval import NO_APPROVALS, Approvals
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table, failed_assessment
@@ -46,6 +45,7 @@ from delta_maintenance.policies.models import (
     RunResult,
     updated_runs,
 )
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.table import Table
 
 _MAX_RUNS = 2

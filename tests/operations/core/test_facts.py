@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from delta_maintenance.operations.core.facts import duration_text, fact_text
-from delta_maintenance.quantities import parse_interval
+from delta_maintenance.operations.core.facts import fact_text
+from delta_maintenance.quantities import duration_text, parse_interval
 
 
 @pytest.mark.parametrize(

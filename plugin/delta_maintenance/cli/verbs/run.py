@@ -19,6 +19,7 @@ from delta_maintenance.cli.starter_policy import policy_for
 from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.given_options import require_use_of_quiet
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.quantities import parse_duration
 from delta_maintenance.table.commit.other_writers import OtherWriters
@@ -121,6 +122,7 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
                 remedy="set other_writers and quiet in the policy",
             )
         return None
+    require_use_of_quiet(arguments)
     try:
         open_table(arguments).latest_version()
     except NotADeltaTableError:

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.checkpoint import Incremental
-from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.write.checkpoint_spec import CheckpointSpec
@@ -142,7 +143,7 @@ def _impossible(
             version=snapshot.version,
             remedy="run fsck --repair, which writes the damaged checkpoint again"
             if is_damaged
-            else "give --incremental never (incremental), which writes it in full",
+            else "give --incremental never, which writes it in full",
         ) from None
     return _in_full(snapshot, f"since {why}")
 

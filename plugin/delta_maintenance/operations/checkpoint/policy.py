@@ -15,9 +15,10 @@ from delta_maintenance.operations.core.assessment import (
     not_due,
 )
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import count_text, duration_text, size_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.quantities import duration_text
 
 
 class CheckpointRule(Rule):

@@ -42,7 +42,7 @@ from delta_maintenance.operations.clean_log.expired_files import (
     write_report,
 )
 from delta_maintenance.operations.core.context import Prepared, RunContext
-from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.holds.find import find_holds
 from delta_maintenance.operations.holds.hold import Holds, StorageOptions
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
@@ -51,6 +51,7 @@ from delta_maintenance.protocol.actions.file_columns import REMOVE_TYPES, empty
 from delta_maintenance.protocol.delta_log.retention import midnight_before, minute_before
 from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from delta_maintenance.table.read.history import file_times, newest_commit_not_after
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY

@@ -16,9 +16,10 @@ from delta_maintenance.operations.core.assessment import (
     not_due,
     requests_to_list,
 )
-from delta_maintenance.operations.core.facts import count_text, duration_text
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.policy_values import Duration
 from delta_maintenance.operations.core.rules import Rule
+from delta_maintenance.quantities import duration_text
 
 if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot

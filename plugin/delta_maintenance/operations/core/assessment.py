@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from delta_maintenance import clock
 from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.holds.models import HeldBack
+from delta_maintenance.quantities import duration_text
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.rules import RulesInForce

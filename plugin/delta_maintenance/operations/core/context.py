@@ -78,7 +78,7 @@ class RunContext:
                 "the plan is for Spark",
                 table=plan.table,
                 version=plan.version,
-                remedy="submit the Spark job, or plan with --engine local (engine)",
+                remedy="submit the Spark job, or plan with --engine local",
             )
 
     def writer(self, writers: DeclaredWriters) -> Writer:

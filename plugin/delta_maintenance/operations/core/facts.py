@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from delta_maintenance import clock
+from delta_maintenance.quantities import duration_text
 
 Facts = Mapping[str, object]
 """Facts by name, in order."""
@@ -74,18 +75,6 @@ def fact_text(value: object) -> str:
 def count_text(count: int, thing: str) -> str:
     """`1 file`, `2 files`."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
-
-
-def duration_text(length: timedelta) -> str:
-    """Formats a duration as policies and table properties state it, such as `7 days 12 hours`."""
-    if length < timedelta():
-        return f"-{duration_text(-length)}"
-    minutes, seconds = divmod(length.seconds, 60)
-    units = {"day": length.days, "hour": minutes // 60, "minute": minutes % 60, "second": seconds}
-    amounts = [count_text(number, unit) for unit, number in units.items() if number]
-    if length.microseconds:
-        amounts.append(count_text(length.microseconds, "microsecond"))
-    return " ".join(amounts) or "0 seconds"
 
 
 def size_text(size: int) -> str:

@@ -32,6 +32,16 @@ def read_options(record: AnyOperation, given: Mapping[str, Any]) -> Record:
     return _read(record, given)
 
 
+def require_use_of_quiet(options: object) -> None:
+    """Raises `InvalidRequestError` for Options with a quiet window that nothing would wait for."""
+    spark = getattr(options, "other_writers", None) == "spark"
+    if getattr(options, "quiet", None) is not None and not spark:
+        raise InvalidRequestError(
+            "--quiet has no effect without --other-writers spark",
+            remedy="give both, or leave out --quiet",
+        )
+
+
 def without_empty(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the options that have a value; the others are those of the policy."""
     return {name: value for name, value in given.items() if value not in (None, "")}

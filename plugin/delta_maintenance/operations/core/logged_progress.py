@@ -37,7 +37,7 @@ class ProgressText:
         if elapsed < _LEAST or not before < done < total:
             return line
         # Parsing a Dag loads this module, and needs no text.
-        from delta_maintenance.operations.core.facts import duration_text
+        from delta_maintenance.quantities import duration_text
 
         time_left = elapsed * ((total - done) / (done - before))
         return f"{line}, about {duration_text(_round(time_left))} left"

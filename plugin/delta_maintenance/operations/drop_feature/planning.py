@@ -406,12 +406,12 @@ def _removal(options: DropFeatureOptions) -> FeatureRemoval:
         raise InvalidRequestError(
             f"readers of older versions do not need {options.feature}, so that no history has to "
             "be deleted",
-            remedy="leave out --truncate-history (truncate_history)",
+            remedy="leave out --truncate-history",
         )
     if removal.needs_truncation and not options.truncate_history:
         raise RefusedError(
             f"{options.feature} can only be dropped together with the history that it protects",
-            remedy="run again with --truncate-history (truncate_history)",
+            remedy="run again with --truncate-history",
         )
     return removal
 

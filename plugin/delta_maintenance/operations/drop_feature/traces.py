@@ -24,7 +24,6 @@ from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations import clean_log
 from delta_maintenance.operations.clean_log import CleanLogOptions, CleanLogPlan
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.drop_feature import DropFeatureOptions
 from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.rewriting.live_columns import NEEDS_WIDENING, FooterReasons
@@ -38,6 +37,7 @@ from delta_maintenance.protocol.features.properties import TableProperties
 from delta_maintenance.protocol.ndjson.parse import MapKeys
 from delta_maintenance.protocol.ndjson.split import CommitText, parse_other_lines
 from delta_maintenance.protocol.schema.types import StructType
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.history import file_times, read_commit_info, told_time
@@ -444,7 +444,7 @@ def plan_truncation(
         raise snapshot.refusal(
             f"{_RETENTION} is {duration_text(retention)}, after which a stalled writer could "
             "still commit",
-            "set it to 24 hours or more, or set other_writers to none",
+            "set it to 24 hours or more, or give --other-writers none",
         )
     cleaning = CleanLogOptions(
         log_retention=retention,

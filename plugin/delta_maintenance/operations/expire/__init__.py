@@ -38,13 +38,13 @@ class ExpireOptions(Record):
         str,
         Flag(
             "the column that says how old a row is: a date or a timestamp, or an integer "
-            "with a `unit`. Dots separate the names of nested columns",
+            "with a `unit`",
             positional=True,
             example="event_time",
             in_policy=True,
         ),
     ]
-    """Rows with null never expire."""
+    """Dots separate the names of nested columns. Rows with null never expire."""
     older_than: Annotated[
         timedelta,
         Flag(

@@ -13,10 +13,10 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.expire import ExpireOptions
 from delta_maintenance.operations.layout.reading import Column, columns_of
 from delta_maintenance.protocol.statistics.bounds import has_ages
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.snapshot import Snapshot
 
 FARTHEST = timedelta(hours=16)

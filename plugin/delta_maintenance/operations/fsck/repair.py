@@ -202,7 +202,7 @@ class Repairing:
         if base is not None and self._is_bad(base.files):
             raise RefusedError(
                 f"the newest version is read from {base.files.name}, which is damaged",
-                remedy="give --repair as well (repair), which writes the checkpoint again",
+                remedy="give --repair as well, which writes the checkpoint again",
             )
         return snapshot
 

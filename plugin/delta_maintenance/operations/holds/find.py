@@ -15,7 +15,7 @@ from delta_maintenance.errors import (
     VersionNotFoundError,
 )
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import duration_text, instant_text
+from delta_maintenance.operations.core.facts import instant_text
 from delta_maintenance.operations.holds.hold import Hold, Holds, StorageOptions, iceberg_hold
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
 from delta_maintenance.operations.holds.models import (
@@ -26,6 +26,7 @@ from delta_maintenance.operations.holds.models import (
     checked_name,
 )
 from delta_maintenance.operations.holds.readers import reader_holds
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
 

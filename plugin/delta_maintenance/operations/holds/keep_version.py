@@ -13,7 +13,6 @@ import pyarrow as pa
 from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.kept_versions import (
     read_around_damage,
     read_kept_version,
@@ -32,6 +31,7 @@ from delta_maintenance.operations.vacuum.candidates import require_no_missing
 from delta_maintenance.operations.vacuum.references import FileReferences
 from delta_maintenance.protocol.actions.paths import file_locations
 from delta_maintenance.protocol.features.registry import Operation
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table

@@ -16,7 +16,6 @@ from delta_maintenance.errors import (
     StorageError,
     VersionNotFoundError,
 )
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.hold import Hold, StorageOptions
 from delta_maintenance.operations.holds.models import Reader
 from delta_maintenance.operations.holds.streams import (
@@ -25,6 +24,7 @@ from delta_maintenance.operations.holds.streams import (
     read_last_read,
     read_stream,
 )
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.storage import open_store
 from delta_maintenance.table.read.segment import list_log
 from delta_maintenance.table.read.snapshot import Snapshot

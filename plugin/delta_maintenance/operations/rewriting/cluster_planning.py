@@ -123,8 +123,7 @@ def order_of(snapshot: Snapshot, options: ClusterOptions) -> Order:
     if not options.by and not current:
         raise InvalidRequestError(
             "the table has no clustering columns, and none are named",
-            remedy="name columns with --by (by)"
-            + ("" if partitioned else f", or set some {change}"),
+            remedy="name columns with --by" + ("" if partitioned else f", or set some {change}"),
         )
     clustering = current or named_columns(options.by, protocol, metadata)
     for column in clustering:

@@ -100,7 +100,7 @@ def conclusion(result: RewriteResult, outcome: Outcome) -> Conclusion:
     committed = "; the files of other bins are committed" if result.num_commits else ""
     remedies = {
         "failed": f"see the Result{committed}",
-        "conflict": "run again, or use quiet_for to skip partitions that are being written to",
+        "conflict": "run again, or give --quiet-for to skip partitions that are being written to",
         "partly": "run again to continue",
     }
     remedy = remedies.get(result.status)

@@ -135,7 +135,7 @@ def _decide(
     if bool(options.by) == options.none:
         raise InvalidRequestError(
             "either clustering columns or their removal must be requested",
-            remedy="name columns with --by (by), or give --none (none)",
+            remedy="name columns with --by, or give --none",
         )
     require_proved(snapshot)
     with locating(table=snapshot.table, version=snapshot.version):

@@ -356,7 +356,7 @@ def require_no_missing(
                     f"a file of the table is missing, one of {len(missing)} that were not listed",
                     file=path,
                     remedy="find the cause with fsck; to vacuum nevertheless, give "
-                    "--ignore-missing-files (ignore_missing_files)",
+                    "--ignore-missing-files",
                 )
 
 

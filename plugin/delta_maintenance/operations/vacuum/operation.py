@@ -19,7 +19,6 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId
 from delta_maintenance.errors import DeltaMaintenanceError, FullStoreError, RefusedError, locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.holds.clones import Clone, CloneWatch
 from delta_maintenance.operations.holds.kept_versions import require_no_new_keep
 from delta_maintenance.operations.holds.models import HeldBack
@@ -36,6 +35,7 @@ from delta_maintenance.operations.vacuum.planning import (
 )
 from delta_maintenance.operations.vacuum.references import record_vacuumed
 from delta_maintenance.protocol.vacuum import Mask, ProtectedPaths
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Conflicted
 from delta_maintenance.table.commit.transaction import Transaction, Writer
@@ -149,7 +149,7 @@ class _VacuumRun:
             raise RefusedError(
                 planned.large,
                 version=planned.version,
-                remedy="check the dry run, then give --allow-large-delete (allow_large_delete)",
+                remedy="check the dry run, then give --allow-large-delete",
             )
         require_same_clock(self.store, self.now, new_id=self.new_id, planned_at=planned.planned_at)
         start = self._start()

@@ -13,7 +13,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import StoreKind
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, InvalidRequestError, RefusedError, locating
-from delta_maintenance.operations.core.facts import count_text, duration_text, size_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.holds.clones import Clone, read_clone
 from delta_maintenance.operations.holds.find import find_holds, version_hold
 from delta_maintenance.operations.holds.hold import Holds, StorageOptions
@@ -41,6 +41,7 @@ from delta_maintenance.operations.vacuum.references import (
 )
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.protocol.vacuum import ProtectedPaths, VisibilityRules
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.storage.core.listing import EntryKind, tree_of
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.evidence.contradictions import live_by_commits
@@ -258,7 +259,7 @@ class _SurveyRun:
         if self.engine is None:
             raise InvalidRequestError(
                 "the plan is for Spark",
-                remedy="submit it as a Spark job, or plan with --engine local (engine)",
+                remedy="submit it as a Spark job, or plan with --engine local",
             )
         return None, self.engine
 

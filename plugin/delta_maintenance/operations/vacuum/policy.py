@@ -19,10 +19,11 @@ from delta_maintenance.operations.core.assessment import (
     requests_to_list,
     since,
 )
-from delta_maintenance.operations.core.facts import duration_text, size_text
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.policy_values import Bytes, Duration
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.vacuum import LEAST_RETENTION, VacuumOptions
+from delta_maintenance.quantities import duration_text
 
 if TYPE_CHECKING:
     from delta_maintenance.table.read.snapshot import Snapshot

@@ -235,7 +235,7 @@ def window_to(store: Store, listing: LogListing, last: int) -> LogWindow:
             f"the commits before version {earliest} were deleted, and no vacuum is known to have "
             "deleted the files that they removed",
             file=LOG_DIRECTORY,
-            remedy="vacuum with --mode full (mode)",
+            remedy="vacuum with --mode full",
         )
     return LogWindow(max(earliest, 0 if done is None else done + 1), last)
 

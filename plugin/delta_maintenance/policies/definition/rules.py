@@ -23,7 +23,6 @@ from pydantic_core import CoreSchema
 
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core import flags
-from delta_maintenance.operations.core.facts import duration_text
 from delta_maintenance.operations.core.operation import PolicyPart, load
 from delta_maintenance.operations.core.policy_values import Duration, PolicyModel, StorageRule
 from delta_maintenance.operations.core.registry import policy_operations
@@ -31,6 +30,7 @@ from delta_maintenance.operations.core.rules import EngineRule, Limits, Rule, wi
 from delta_maintenance.operations.holds.models import Holders
 from delta_maintenance.policies.definition.holders import ClonesRule, KeepRule, ReaderRule
 from delta_maintenance.policies.definition.hours import Hours
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.submission.configuration import checked_conf
 
 _RECORDS = policy_operations()

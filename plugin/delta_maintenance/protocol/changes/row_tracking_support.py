@@ -98,7 +98,7 @@ def support_change(
     if draft is not None and not convert_draft:
         raise RefusedError(
             f"the log contains {draft}, which belongs to a 2023 draft of row tracking",
-            remedy="request the conversion of the draft with --convert-draft (convert_draft)",
+            remedy="request the conversion of the draft with --convert-draft",
         )
     configuration = sources.metadata.configuration
     contradicting = [row_tracking.SUSPENDED_PROPERTY] if _is_true(configuration, _SUSPENDED) else []

@@ -28,6 +28,7 @@ from delta_maintenance.errors import (
     table_text,
 )
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, guarded_names
+from delta_maintenance.quantities import duration_text
 from delta_maintenance.storage.core.base import FileStatus, Put, Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
 from delta_maintenance.table.read.segment import list_log
@@ -176,11 +177,11 @@ def _require_quiet_at_put(store: Store, version: int, *, quiet: timedelta, copy:
 def _require_older(commit: LogEntry, quiet: timedelta, now_ms: int) -> None:
     age = timedelta(milliseconds=max(0, now_ms - commit.status.modified_ms))
     if age < quiet:
-        ago = timedelta(seconds=age // timedelta(seconds=1))
+        ago = duration_text(timedelta(seconds=age // timedelta(seconds=1)))
         again = clock.instant(commit.status.modified_ms) + quiet
         raise RefusedError(
             f"another writer committed version {commit.file.version} {ago} ago, within the quiet "
-            f"window of {quiet}",
+            f"window of {duration_text(quiet)}",
             version=commit.file.version,
             file=commit.path,
             remedy=f"run again after {clock.text(again)} if nobody commits until then",

@@ -54,13 +54,13 @@ def require_declared_writers(table: str, writers: DeclaredWriters) -> None:
     if writers.other_writers is None:
         raise RefusedError(
             "the other writers of this table on S3 are not specified",
-            remedy="set other_writers to conditional_put (delta-rs, Trino, Delta Spark with our "
-            "log store), spark, or none",
+            remedy="give --other-writers conditional_put (delta-rs, Trino, Delta Spark with our "
+            "log store), spark or none; in a policy, the key is other_writers",
         )
     if writers.quiet is None:
         raise RefusedError(
             "Delta Spark writes this table on S3 and could overwrite the commit",
-            remedy="give Delta Spark the log store of spark-stage --log-store and set "
-            "other_writers to conditional_put (docs/safety/other-writers.md), set quiet to a "
+            remedy="give Delta Spark the log store of spark-stage --log-store, and here "
+            "--other-writers conditional_put (docs/safety/other-writers.md); or give --quiet a "
             "time without commits of Delta Spark, or make the change in Spark",
         )
