@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.cli.main import _parser, verbs
+from delta_maintenance.cli.main import _parse, _parser, verbs
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
@@ -56,6 +56,10 @@ def test_the_help_of_a_verb_fits_a_screen_and_has_a_valid_example(
         (["vacuum", "T", "--retain", "7d"], "--retention"),
         (["checkpoint", "T", "--dryrun"], "--dry-run"),
         (["history", "T", "--limits=3"], "--limit"),
+        (["run", "P", "--approve", "vaccum"], "vacuum"),
+        (["vacuum", "T", "--mode", "lit"], "lite"),
+        (["set-properties", "T", "delta.x=true"], "--set delta.x=true"),
+        (["upgrade-protocol", "T", "rowTracking"], "--feature rowTracking"),
     ],
 )
 def test_a_misspelt_verb_or_option_is_answered_by_the_one_that_was_meant(
@@ -64,6 +68,58 @@ def test_a_misspelt_verb_or_option_is_answered_by_the_one_that_was_meant(
     outcome = cli(*words)
     assert outcome.status == 2 and outcome.out == ""
     assert f"did you mean {meant}?" in outcome.err and outcome.err.count("\n") == 1
+
+
+def test_an_option_of_another_meaning_is_not_offered(cli: Any) -> None:
+    outcome = cli("vacuum", "T", "--where", "day = 1")
+    assert outcome.status == 2 and "there is no option --where; see " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["expire", "T", "event_time", "--older-than", "400 days"], None),
+        (["expire", "T", "--older-than", "400 days", "event_time"], None),
+        (["expire", "T", "--older-than", "400 days", "--column", "event_time"], None),
+        (["expire", "T", "--older-than", "400 days"], "--column COLUMN"),
+        (["add-constraint", "T", "positive", "id > 0"], None),
+        (["add-constraint", "T", "id > 0", "--name", "positive"], None),
+        (["add-constraint", "T", "positive"], "--expression EXPRESSION"),
+    ],
+)
+def test_a_value_is_given_by_its_name_or_by_its_position(
+    cli: Any, words: list[str], missing: str | None
+) -> None:
+    if missing is not None:
+        assert f"{missing} is missing" in cli(*words).err
+    else:
+        values = vars(_parse(words))
+        subject = (
+            values["column"] if words[0] == "expire" else (values["name"], values["expression"])
+        )
+        assert subject in ("event_time", ("positive", "id > 0"))
+
+
+@pytest.mark.parametrize("length", ["10 minutes", "10m", "PT10M"])
+@pytest.mark.parametrize("size", ["64 MiB", "64mib", "67108864", "67108.864 kB"])
+def test_sizes_and_durations_are_read_in_every_spelling(
+    cli: Any, table: str, size: str, length: str
+) -> None:
+    words = ("--max-bytes", size, "--max-duration", length, "--dry-run", "--json")
+    options = cli("optimize", table, *words).document["options"]
+    assert (options["max_bytes"], options["max_duration"]) == (64 << 20, "PT10M")
+
+
+def test_the_name_of_a_flag_precedes_what_is_wrong_with_its_value(cli: Any, table: str) -> None:
+    outcome = cli("optimize", table, "--max-bytes", "64 MoB")
+    assert outcome.status == 2 and "--max-bytes: '64 MoB' is not a size" in outcome.err
+
+
+def test_a_quiet_window_that_nothing_waits_for_is_refused(cli: Any, table: str) -> None:
+    for words in (("optimize", table), ("run", "--all-due", table)):
+        outcome = cli(*words, "--quiet", "10m", "--other-writers", "none")
+        assert outcome.status == 2
+        assert "--quiet has no effect without --other-writers spark" in outcome.err
 
 
 def test_the_value_of_an_unknown_option_is_not_repeated(cli: Any) -> None:
@@ -83,10 +139,16 @@ def test_a_folder_near_a_table_is_answered_by_its_address(
     (root / "day=1").mkdir()
     for within in (root / "_delta_log", root / "day=1", root / "day=1" / "x"):
         outcome = cli("history", within)
-        assert outcome.status == 5
+        assert outcome.status == (5 if within.exists() else 2)
         assert outcome.err.rstrip().endswith(f"belongs to, {root}"), outcome.err
     above = cli("history", root.parent)
     assert above.status == 5 and above.err.rstrip().endswith(f"contains {root.name}"), above.err
+
+
+@pytest.mark.parametrize("verb", ["fsck", "inspect", "vacuum", "files", "run --all-due"])
+def test_a_folder_that_does_not_exist_is_wrong_usage(cli: Any, tmp_path: Path, verb: str) -> None:
+    outcome = cli(*verb.split(), tmp_path / "nothing")
+    assert outcome.status == 2 and "there is no such folder" in outcome.err
 
 
 @pytest.mark.parametrize("empty", [False, True])

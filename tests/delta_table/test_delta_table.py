@@ -117,6 +117,11 @@ def test_a_wrong_duration_names_the_forms(text: str) -> None:
         DeltaTable("/t").vacuum(retention=text)
 
 
+def test_a_size_may_be_a_text(table: DeltaTable) -> None:
+    plan = table.optimize(max_bytes="64 MiB", dry_run=True)
+    assert isinstance(plan, OptimizePlan) and plan.options.max_bytes == 64 << 20
+
+
 def test_errors_are_those_of_the_operations(table: DeltaTable, tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match=f"table {table.uri}.*shorter than 7 days"):
         table.vacuum(retention="1h")
@@ -124,6 +129,8 @@ def test_errors_are_those_of_the_operations(table: DeltaTable, tmp_path: Path) -
         DeltaTable(tmp_path / "none").health()
     with pytest.raises(TypeError, match=r"vacuum\(\) got an unexpected keyword argument"):
         table.vacuum(retentoin="7d")  # type: ignore[call-overload]
+    with pytest.raises(InvalidRequestError, match=r"name columns with the option by\b"):
+        table.cluster()
     with pytest.raises(InvalidRequestError, match=r"needs Spark; give DeltaTable a session"):
         table.vacuum(engine="spark")
 

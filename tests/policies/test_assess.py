@@ -339,7 +339,7 @@ def test_on_s3_only_operations_that_commit_wait_for_safe_writers(writers: str | 
         assert not blocked
         return
     assert set(blocked) == committing
-    words = "are not specified" if writers is None else "could overwrite the commit; give Delta"
+    words = "are not specified" if writers is None else "could overwrite the commit; give "
     for operation in blocked.values():
         assert words in operation.reason and "conditional_put" in operation.reason
     due = {e.operation for e in seen.due}

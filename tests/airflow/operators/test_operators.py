@@ -295,7 +295,7 @@ def test_a_vacuum_of_a_large_table_is_planned_and_done_by_a_job(
         engine=engine,
         plan_only=plan_only,
         report_uri=f"{tmp_path}/r/",
-        options={"auto_spark_bytes": 1, "retention": "P30D"},
+        options={"auto_spark_bytes": 1, "retention": "30 days"},
     ).execute(task_context)
     (((verb, _, options), named),) = submitted
     assert (verb, options["engine"], options["retention"]) == ("vacuum", "spark", "P30D")

@@ -129,6 +129,6 @@ def test_an_unreadable_table_is_reported_as_findings(cli: Any, sound: SoundTable
 
 
 def test_no_table_is_an_error(cli: Any, tmp_path: Path) -> None:
-    outcome = cli("fsck", tmp_path / "nothing", "--json")
+    outcome = cli("fsck", tmp_path, "--json")
 
     assert (outcome.status, outcome.out) == (5, "")

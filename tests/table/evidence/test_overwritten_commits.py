@@ -162,7 +162,7 @@ def test_a_run_of_several_commits_ends_with_those_that_it_has_made(store: Steppe
     store.before = race
     ended = run(store, "backfill-row-ids", files_per_commit=1, **SPARK)
     assert ended.status == "incomplete" and ended.num_commits == 2
-    assert "version 3 0:00:00 ago, within the quiet window" in ended.problem
+    assert "version 3 0 seconds ago, within the quiet window" in ended.problem
     assert states(store) == {1: "sound", 2: "sound", 3: "uncertain"}
 
 

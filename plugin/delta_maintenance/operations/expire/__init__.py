@@ -56,7 +56,7 @@ class ExpireOptions(Record):
     mixed: Mixed = policy_option(
         "leave",
         "files that also have other rows: `leave` them, the default; mark their expired rows by "
-        "`deletion-vectors`, if the table allows these; or `rewrite` them without these rows",
+        "`deletion-vectors`; or `rewrite` them without these rows",
         group="common",
     )
     unit: Unit | None = policy_option(

@@ -60,7 +60,7 @@ def require_declared_writers(table: str, writers: DeclaredWriters) -> None:
     if writers.quiet is None:
         raise RefusedError(
             "Delta Spark writes this table on S3 and could overwrite the commit",
-            remedy="give Delta Spark the log store of spark-stage --log-store, and here "
-            "--other-writers conditional_put (docs/safety/other-writers.md); or give --quiet a "
-            "time without commits of Delta Spark, or make the change in Spark",
+            remedy="give --quiet, a time without commits of Delta Spark, or make the change in "
+            "Spark, or give --other-writers conditional_put once Delta Spark has the log store of "
+            "spark-stage --log-store (docs/safety/other-writers.md)",
         )
