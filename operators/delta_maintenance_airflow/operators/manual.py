@@ -162,7 +162,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         from delta_maintenance.policies.approval import asks_for_approval
 
         outcome = result.outcomes[-1]
-        if outcome.operation in self._table.rules.approval or outcome.result is None:
+        if self._table.rules.needs_approval(outcome.operation) or outcome.result is None:
             return outcome.result is not None or core.find(outcome.operation).effects.deletes
         return asks_for_approval(outcome.operation, outcome.result)
 

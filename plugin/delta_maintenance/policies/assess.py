@@ -302,7 +302,7 @@ def _assess_operation(
         return block(record.name, _problem_and_remedy(error))
     if assessed is None or assessed.status != "due":
         return assessed
-    assessed = replace(assessed, needs_approval=record.name in rules.approval)
+    assessed = replace(assessed, needs_approval=rules.needs_approval(record.name))
     problem = _refusal(context, record, assessed.options)
     if problem is not None:
         return replace(assessed, status="blocked", reason=f"{assessed.reason}, but {problem}")

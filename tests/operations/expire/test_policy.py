@@ -30,6 +30,7 @@ RULE = {
     "older_than": "10 days",
     "mixed": "deletion-vectors",
     "every": "1 day",
+    "approval": False,
 }
 
 
@@ -77,6 +78,17 @@ def test_the_files_go_after_the_rows_without_further_rules() -> None:
     later = dict(run_after(made, 8, then=["purge", "vacuum"]))
     assert later["vacuum"] == "done"
     assert "a.parquet" not in made.files() and places(made, 8) == {"log"}
+
+
+def test_it_asks_unless_the_rule_says_otherwise() -> None:
+    made = table()
+    assert run_after(made, 0, approval=True) == [("expire", "needs-approval")]
+    default = asked(expire={name: RULE[name] for name in RULE if name != "approval"})
+    assert default.rules.needs_approval("expire") and default.rules.asks
+    # A person who asks for it has approved it.
+    assert not default.rules.asking_for("expire").needs_approval("expire")
+    assert "a.parquet" in made.files()
+    assert not asked(expire=RULE).rules.asks
 
 
 def test_nothing_follows_unasked() -> None:

@@ -34,10 +34,10 @@ class Rule(PolicyModel):
     model_config = ConfigDict(defer_build=True)
 
     def at_once(self) -> Self:
-        """Returns the rule changed so that the operation is due now."""
-        if "every" not in type(self).model_fields:
-            return self
-        return self.model_copy(update={"every": timedelta()})
+        """Returns the rule changed so that the operation is due now, because a person asks."""
+        changed = {"every": timedelta(), "approval": False}
+        fields = type(self).model_fields
+        return self.model_copy(update={name: changed[name] for name in changed if name in fields})
 
     def promised(self, snapshot: Snapshot) -> Mapping[str, timedelta]:
         """Returns the least retentions of a table, by the names of the operation's options."""

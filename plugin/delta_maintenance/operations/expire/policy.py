@@ -28,6 +28,8 @@ class ExpireRule(Rule):
 
     every: Duration = Field(default="1 day", validate_default=True)
     """The shortest time between two runs."""
+    approval: bool = True
+    """Whether rows are removed only after an approval."""
     then: tuple[Literal["purge", "vacuum"], ...] = ()
     """What removes the rows from files with deletion vectors, and the files from the store: `purge`
     and `vacuum` run as often as `every`, unless they have rules of their own."""

@@ -148,7 +148,8 @@ class Rules(_OperationRules):
     clones: ClonesRule = ClonesRule()
     """Shallow clones of the table, whose files a vacuum keeps."""
     approval: Operations = ()
-    """Operations that run only after an approval."""
+    """Operations that run only after an approval. `expire` does unless its rule says
+    `approval: false`."""
 
     if TYPE_CHECKING:
         # The keys of operations come from the registry, which type checkers do not know.
@@ -158,6 +159,17 @@ class Rules(_OperationRules):
     def value(self, key: str) -> object:
         """The value of the key of an operation; None if the key is absent."""
         return getattr(self, key, None)
+
+    def needs_approval(self, operation: str) -> bool:
+        """Whether an operation runs only after an approval."""
+        policy_part = _PARTS.get(operation)
+        rule = None if policy_part is None else self.value(policy_part.key)
+        return operation in self.approval or bool(getattr(rule, "approval", False))
+
+    @property
+    def asks(self) -> bool:
+        """Whether any operation runs only after an approval."""
+        return any(map(self.needs_approval, _PARTS))
 
     @property
     def holders(self) -> Holders:
