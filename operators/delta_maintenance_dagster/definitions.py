@@ -127,7 +127,7 @@ def build_definitions(
     shared = None
     if execution.state is not None:
         shared = SharedState(uri=execution.state, storage=resources.storage)
-    approved = any(table.policy.rules.asks for table in tables)
+    approved = [table for table in tables if table.policy.rules.asks]
     settings = StepSettings(
         name=name,
         thresholds=thresholds,
