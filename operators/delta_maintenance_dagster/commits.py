@@ -111,33 +111,45 @@ def build_table_asset(
         )
 
     def observe(context: dg.AssetExecutionContext) -> Iterator[dg.ObserveResult]:
-        known_version = _known_version(context.instance, table)
-        before = SensorPosition(version=known_version) if known_version is not None else None
         try:
-            # Unlike the sensor, this has no later tick for unread commits.
-            position, changed = poll_table(
-                storage.resolve(context.resources), table, before, to_the_end=True
+            newest, data_version = read_versions(
+                context.instance, storage.resolve(context.resources), table
             )
         except DeltaMaintenanceError as error:
             problem = str(error.locate(table=table.uri))
             raise dg.Failure(problem, allow_retries=error.retryable) from error
-        version = known_version if changed is None else changed
         yield dg.ObserveResult(
             asset_key=table.key,
-            metadata=observed(table, position.version),
-            data_version=dg.DataVersion(str(version)),
+            metadata=describe_version(table, newest),
+            data_version=dg.DataVersion(str(data_version)),
         )
 
     asset: dg.AssetsDefinition = observable(observe)
     return asset
 
 
-def observed(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue]:
-    """Returns the metadata of an observation in addition to the data version."""
+def describe_version(table: DeltaTable, version: int) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns the metadata of every observation of a table, in addition to the data version."""
     return {
         "version": dg.MetadataValue.int(version),
         **{key: dg.MetadataValue.text(value) for key, value in table.location.items()},
     }
+
+
+def read_versions(
+    instance: dg.DagsterInstance, storage: DeltaStorageResource, table: DeltaTable
+) -> tuple[int, int]:
+    """Returns the newest version of a table, and the newest version that changed data.
+
+    Reads the log from the last observation on. Raises the errors of `poll_table`.
+    """
+    known_version = _known_version(instance, table)
+    before = SensorPosition(version=known_version) if known_version is not None else None
+    # Unlike the sensor, this has no later tick for unread commits.
+    position, changed = poll_table(storage, table, before, to_the_end=True)
+    data_version = known_version if changed is None else changed
+    assert data_version is not None
+    return position.version, data_version
 
 
 def poll_table(
@@ -338,7 +350,7 @@ def _request(table: DeltaTable, version: int, *, attempt: int = 1) -> dg.RunRequ
 
 def _observation(table: DeltaTable, version: int) -> dg.AssetObservation:
     return dg.AssetObservation(
-        table.key, metadata=observed(table, version), tags={DATA_VERSION: str(version)}
+        table.key, metadata=describe_version(table, version), tags={DATA_VERSION: str(version)}
     )
 
 

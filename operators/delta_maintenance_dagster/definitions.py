@@ -30,11 +30,12 @@ class Execution(dg.Model, dg.Resolvable):
     """How runs over many tables are divided, and what they share."""
 
     tables_per_step: int = Field(
-        default=1,
+        default=25,
         ge=1,
         description=(
-            "Tables that one step maintains in order. Each step is a process that loads the "
-            "definitions, so larger steps cost less, and smaller ones run more in parallel."
+            "Tables that one step maintains. Each step is a process that loads the definitions, "
+            "so larger steps cost less, and smaller ones run more in parallel. A table whose "
+            "policy prefers Spark has a step of its own."
         ),
     )
     in_process: bool = Field(
@@ -155,6 +156,7 @@ def build_definitions(
             storage=resources.storage,
             thresholds=thresholds,
             state=shared,
+            approval_job=settings.approval_job,
         )
         for step, step_tables in steps
         if thresholds is not None
@@ -205,12 +207,17 @@ def _steps(
     tables: Sequence[DeltaTable], name: str, size: int
 ) -> Iterator[tuple[str, Sequence[DeltaTable]]]:
     """Yields the tables of each step, and the beginning of its name."""
-    if size == 1:
-        for table in tables:
+    together: list[DeltaTable] = []
+    for table in tables:
+        if size == 1 or table.policy.rules.engine.prefer == "spark":
             yield table.op_name, [table]
+        else:
+            together.append(table)
+    if len(together) == 1:
+        yield together[0].op_name, together
         return
-    for number, begin in enumerate(range(0, len(tables), size), start=1):
-        yield f"{name}_{number}", tables[begin : begin + size]
+    for number, begin in enumerate(range(0, len(together), size), start=1):
+        yield f"{name}_{number}", together[begin : begin + size]
 
 
 def build_maintenance_schedule(

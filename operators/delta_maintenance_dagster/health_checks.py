@@ -135,6 +135,7 @@ def build_health_step(
     storage: Reference[DeltaStorageResource],
     thresholds: HealthThresholds,
     state: SharedState | None = None,
+    approval_job: str | None = None,
 ) -> dg.AssetChecksDefinition:
     """The checks of several tables as one step: each table is opened once for all of its checks.
 
@@ -167,11 +168,15 @@ def build_health_step(
                 acknowledgement = state.keep(context.resources, context.log, assessment)
             if assessment.status == "failed" and acknowledgement is None:
                 failed.append(assessment)
+            approval = {}
+            if approval_job is not None:
+                approval = metadata.of_approval(approval_job, context.run, remembered.pending)
             judgements = judge(
                 assessment,
                 table,
                 thresholds,
                 pending=remembered.pending,
+                approval=approval,
                 acknowledged=acknowledgement,
             )
             for judgement in judgements:
@@ -211,10 +216,12 @@ def judge(
     thresholds: HealthThresholds,
     *,
     pending: Sequence["PendingPlan"] = (),
+    approval: metadata.Metadata,
     acknowledged: str | None = None,
 ) -> Iterator[Judgement]:
     """Evaluates all checks of an assessed table. All of them fail if the table could not
-    be read, with a warning if that is `acknowledged`.
+    be read, with a warning if that is `acknowledged`. `approval` says how to approve what is
+    pending.
     """
     health = assessment.health
     if health is None and assessment.status != "failed":
@@ -239,7 +246,7 @@ def judge(
     yield _deletion_vectors(health, thresholds)
     yield _retention_settings(health, thresholds)
     yield _protocol(assessment, health)
-    yield _approvals(pending)
+    yield _approvals(pending, approval)
 
 
 def _checkpoint_lag(
@@ -252,7 +259,7 @@ def _checkpoint_lag(
     return Judgement(
         name="checkpoint_lag",
         passed=lag <= limit,
-        message=f"{count_text(lag, 'commit')} since the last checkpoint; up to {limit} are fine",
+        message=f"{count_text(lag, 'commit')} since the last checkpoint; up to {limit:,} are fine",
         facts={
             "commits_since_checkpoint": lag,
             "bytes_since_checkpoint": health.bytes_since_checkpoint,
@@ -327,11 +334,15 @@ def _deletion_vectors(health: "TableHealth", thresholds: HealthThresholds) -> Ju
         name="deletion_vector_share",
         passed=_share_passes(health, share, thresholds.max_deletion_vector_share),
         message=(
-            f"{health.files_with_deletion_vector} of {health.num_files} files have a deletion "
-            "vector"
+            f"{health.files_with_deletion_vector:,} of {count_text(health.num_files, 'file')} have "
+            f"a deletion vector; {_allowed_share(thresholds.max_deletion_vector_share)}"
         ),
         facts={"deletion_vector_share": share, "deleted_rows": health.deleted_rows},
     )
+
+
+def _allowed_share(limit: float) -> str:
+    return f"up to {limit:.0%} are fine, and any share of fewer than {_FEW} files"
 
 
 def _share_passes(health: "TableHealth", share: float, limit: float) -> bool:
@@ -376,13 +387,14 @@ def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
     )
 
 
-def _approvals(pending: Sequence["PendingPlan"]) -> Judgement:
-    operations = ", ".join(plan.operation for plan in pending)
+def _approvals(pending: Sequence["PendingPlan"], approval: metadata.Metadata) -> Judgement:
+    from delta_maintenance.policies.approval import waiting_texts
+
     return Judgement(
         name="approvals",
         passed=not pending,
-        message=f"waiting for an approval: {operations}" if pending else "no plan is waiting",
-        facts=metadata.of_pending(pending) if pending else {},
+        message="; ".join(waiting_texts(pending)) or "no plan is waiting",
+        facts={**metadata.of_inbox(pending), **approval} if pending else {},
     )
 
 

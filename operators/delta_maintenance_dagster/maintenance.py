@@ -9,6 +9,7 @@ in `delta_maintenance.policies`.
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +20,9 @@ from delta_maintenance import clock
 from delta_maintenance.operations.core import registry
 from delta_maintenance_dagster.health_checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
-from delta_maintenance_dagster.spark_resource import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import DeltaSparkResource, SparkDrivers
 from delta_maintenance_dagster.step_resources import Context, SharedState, StepResources
-from delta_maintenance_dagster.table_run import FinishedRun, TableRun, all_of
+from delta_maintenance_dagster.table_run import FinishedRun, TableRun, run_side_by_side
 from delta_maintenance_dagster.tables import MAINTENANCE, DeltaTable, with_keys
 
 _ASKED_FOR = registry.names()
@@ -121,7 +122,8 @@ def build_maintenance_step(
     group_name: str = "delta_maintenance",
     settings: StepSettings | None = None,
 ) -> dg.AssetsDefinition:
-    """The assets for the maintenance of several tables, which one step maintains in order.
+    """The assets for the maintenance of several tables, which one step reads side by side, and
+    changes one after the other.
 
     A run may select some of them. A table that fails does not stop the others. `name` is the name
     of the step in the launchpad.
@@ -157,21 +159,21 @@ def build_maintenance_step(
         failed: list[FinishedRun] = []
         ended: list[FinishedRun] = []
         try:
-            for run, finished in all_of(runs, lambda run: _work(run, config)):
-                ended.append(finished)
-                if settings.thresholds is not None:
-                    run.evaluate_checks(finished, settings.thresholds)
-                if finished.problem is not None:
-                    failed.append(finished)
-                # A plan materialises nothing. Dagster keeps no output of failed steps, although
-                # completed work should be visible.
-                if finished.result.exit_status or config.plan_only:
-                    key = run.table.maintenance_key
-                    context.log_event(dg.AssetObservation(key, metadata=finished.facts))
-                else:
-                    yield dg.MaterializeResult(
-                        asset_key=run.table.maintenance_key, metadata=finished.facts
-                    )
+            with closing(run_side_by_side(runs, lambda run: _work(run, config))) as finished_runs:
+                for run, finished in finished_runs:
+                    ended.append(finished)
+                    run.report(finished, settings.thresholds)
+                    if finished.problem is not None:
+                        failed.append(finished)
+                    # A plan materialises nothing. Dagster keeps no output of failed steps, although
+                    # completed work should be visible.
+                    if finished.result.exit_status or config.plan_only:
+                        key = run.table.maintenance_key
+                        context.log_event(dg.AssetObservation(key, metadata=finished.facts))
+                    else:
+                        yield dg.MaterializeResult(
+                            asset_key=run.table.maintenance_key, metadata=finished.facts
+                        )
         except dg.DagsterExecutionInterruptedError as interrupt:
             # With only a retry policy, the same work would start again.
             raise dg.Failure(
@@ -202,8 +204,14 @@ def table_runs(
     approval_job: str | None,
     state: SharedState | None = None,
 ) -> list[TableRun]:
-    """Returns the runs of a step on its tables, which share one search for clones."""
+    """Returns the runs of a step on its tables, which share one search for clones, and take turns
+    in changing them.
+    """
+    # Loads pyarrow, which loading definitions must not require.
+    from delta_maintenance.policies.lanes import Turns
+
     clones = resources.clones(context, settings.name, settings.state)
+    turns, drivers = Turns(), SparkDrivers()
     return [
         TableRun(
             context=context,
@@ -211,6 +219,8 @@ def table_runs(
             resources=resources.of(table),
             approval_job=approval_job,
             clones=clones,
+            turns=turns,
+            drivers=drivers,
             state=state,
             outbox=settings.state,
         )

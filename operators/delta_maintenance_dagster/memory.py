@@ -7,7 +7,7 @@ commit, and plans that wait for an approval.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -57,16 +57,6 @@ def recall(instance: dg.DagsterInstance, table: DeltaTable) -> Memory:
     """Returns the state after the last run on a table, from the newest event that contains it."""
     newest = max(_recorded_events(instance, table), key=lambda event: event[0], default=None)
     return Memory.from_metadata(newest[1]) if newest is not None else Memory()
-
-
-def recall_run(instance: dg.DagsterInstance, run_id: str) -> Iterator[Memory]:
-    """Yields the states that one run left, for each table that it processed."""
-    kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION}
-    for record in instance.get_records_for_run(run_id, of_type=kinds).records:
-        event = record.event_log_entry
-        recorded = event.asset_materialization or event.asset_observation
-        if recorded is not None and PENDING_KEY in recorded.metadata:
-            yield Memory.from_metadata(recorded.metadata)
 
 
 def _recorded_events(

@@ -6,14 +6,17 @@ import base64
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import dagster as dg
 
 from delta_maintenance import clock
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.documents import markdown_cell, markdown_row
+from delta_maintenance.operations.core.documents import divide_facts, markdown_cell, markdown_row
+from delta_maintenance.operations.core.facts import fact_text
 
 if TYPE_CHECKING:
+    from delta_maintenance.operations.health.contents import TableContents
     from delta_maintenance.operations.health.models import CommitPoint, TableHealth
     from delta_maintenance.operations.holds.models import HeldBack
     from delta_maintenance.policies.approval import PendingPlan
@@ -23,7 +26,13 @@ if TYPE_CHECKING:
 Metadata = dict[str, dg.MetadataValue[Any]]
 
 _SHOWN = 10
-_TEXT = 300
+_MOST_ROWS = 50
+_PLANNED = ("planned", "needs-approval")
+"""The statuses of operations whose result is a plan."""
+_ONLY_REPOSITORY = "__repository__"
+"""The repository of a code location that names none; its links do not contain the name."""
+_LONGEST_LINK = 8_000
+"""The length of an address that every web server accepts."""
 
 
 def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
@@ -46,7 +55,7 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
         facts["gained"] = dg.MetadataValue.text("; ".join(brought))
     facts["operations"] = _outcome_table(result.outcomes)
     if pending:
-        facts |= of_pending(pending)
+        facts |= of_inbox(pending)
     if latest is not None:
         facts["due"] = _operation_table(latest)
         facts |= of_held(latest.held)
@@ -67,8 +76,10 @@ def of_run(result: RunResult, pending: Sequence[PendingPlan] = ()) -> Metadata:
     facts |= of_freed(result)
     if after is not None:
         facts |= of_health(after)
-    results = "plans" if result.status == "planned" else "results"
-    facts[results] = _documents(result.outcomes)
+    plans = [outcome for outcome in result.outcomes if outcome.status in _PLANNED]
+    if plans:
+        facts["plans"] = dg.MetadataValue.md("\n\n".join(map(_plan_text, plans)))
+    facts["results"] = _documents(item for item in result.outcomes if item not in plans)
     return facts
 
 
@@ -92,124 +103,113 @@ def of_ledger(rows: Sequence[Mapping[str, Any]], prices: Prices | None) -> Metad
     """Returns the newest operations on a table, whoever ran them, and their cost."""
     if not rows:
         return {}
-    money = {} if prices is None else {f"cost_{prices.currency}": "cost"}
-    columns = {"began": "string", "operation": "string", "outcome": "string", "by": "string"}
+    money = () if prices is None else (f"cost in {prices.currency}",)
     return {
         "last_operations": _table(
+            ("began", "operation", "outcome", "by", "seconds", "deleted", *money),
             (
                 (
                     clock.minute_text(row["started_at"]),
                     *(row["operation"] or "", row["outcome"], row["done_by"]),
-                    *(round(row["seconds"] or 0.0, 1), row["bytes_deleted"] or 0),
-                    *(round(row[name], 6) for name in money.values()),
+                    f"{row['seconds'] or 0:.1f}",
+                    core.size_text(row["bytes_deleted"] or 0),
+                    *(f"{row['cost']:.2g}" for _ in money),
                 )
                 for row in rows
             ),
-            **columns,
-            seconds="float",
-            bytes_deleted="int",
-            **dict.fromkeys(money, "float"),
         )
     }
 
 
-def of_inbox(pending: Sequence[PendingPlan], job: str) -> Metadata:
-    """Returns all waiting plans, those that have waited longest first, and how to approve them."""
+def of_inbox(pending: Sequence[PendingPlan]) -> Metadata:
+    """Returns waiting plans, those that have waited longest first, and their totals."""
     plans = sorted(pending, key=lambda plan: (plan.due_since, plan.name))
-    columns = "| plan | operation | table | deletes | held back | waits since | asked by | why |"
-    rows = [
-        markdown_row(
-            (
-                f"`{plan.id}`",
-                plan.operation,
-                _cell(plan.name),
-                f"{plan.files:,} files, {core.size_text(plan.bytes)}",
-                _cell(", ".join(hold.holder for hold in plan.held if hold.files)),
-                clock.minute_text(plan.due_since),
-                _cell(plan.asked_by or ""),
-                _cell(plan.reason),
-            )
-        )
-        for plan in plans
-    ]
-    # YAML reads an ID of digits alone as a number.
-    ids = ", ".join(f'"{plan.id}"' for plan in plans)
-    example = f"ops: {{run_approved_plans: {{config: {{plans: [{ids}]}}}}}}"
-    text = "\n".join([columns, "|---" * 8 + "|", *rows])
-    instructions = f"To approve, launch `{job}` with the plans to run:\n```yaml\n{example}\n```"
-    return {
-        "waiting": dg.MetadataValue.md(f"{text}\n\n{instructions}" if plans else "No plan waits."),
-        "waiting_plans": dg.MetadataValue.int(len(plans)),
-        "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in plans)),
-        "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in plans)),
+    columns = {
+        "operation": [plan.operation for plan in plans],
+        "table": [plan.name for plan in plans],
+        "deletes": [_deletion_text(plan) for plan in plans],
+        "held back by": [
+            ", ".join(hold.holder for hold in plan.held if hold.files) for plan in plans
+        ],
+        "waits since": [clock.minute_text(plan.due_since) for plan in plans],
+        "asked by": [plan.asked_by or "" for plan in plans],
+        "why": [plan.reason for plan in plans],
+        "plan": [plan.id for plan in plans],
     }
-
-
-def _cell(text: str) -> str:
-    """Formats untrusted text as a code span in a table of Markdown; a dash stands for none."""
-    return markdown_cell(core.replace_flags(text)) or "–"
-
-
-def of_pending(pending: Sequence[PendingPlan]) -> Metadata:
-    """Returns the plans that wait for an approval, and their totals."""
+    # A page of Dagster is narrow.
+    shown = {name: texts for name, texts in columns.items() if any(texts)}
+    if len({plan.uri for plan in plans}) == 1:
+        del shown["table"]
+    waiting = _table([*shown], zip(*shown.values(), strict=True))
     return {
-        "waiting_plans": _table(
-            (
-                (
-                    *(plan.id, plan.operation, plan.files, plan.bytes),
-                    f"{plan.share:.0%}" if plan.share is not None else "",
-                    *(plan.commits, clock.minute_text(plan.due_since), _short(plan.reason)),
-                )
-                for plan in pending
-            ),
-            plan="string",
-            operation="string",
-            deletes_files="int",
-            deletes_bytes="int",
-            share_of_files="string",
-            commits="int",
-            waits_since="string",
-            why="string",
+        "waiting": waiting if plans else dg.MetadataValue.md("No plan waits."),
+        **_numbers(
+            waiting_plans=len(plans),
+            waiting_files=sum(plan.files for plan in plans),
+            waiting_bytes=sum(plan.bytes for plan in plans),
         ),
-        "waiting_files": dg.MetadataValue.int(sum(plan.files for plan in pending)),
-        "waiting_bytes": dg.MetadataValue.int(sum(plan.bytes for plan in pending)),
     }
+
+
+def _deletion_text(plan: PendingPlan) -> str:
+    share = "" if plan.share is None else f" ({plan.share:.0%} of the examined files)"
+    return f"{core.count_text(plan.files, 'file')}, {core.size_text(plan.bytes)}{share}"
 
 
 def of_held(held: Sequence[HeldBack]) -> Metadata:
     """Returns who holds files of a table, and their bytes for plots; a file of several holders is
     counted for each.
     """
+    held_bytes = _numbers(held_bytes=sum(hold.bytes for hold in held))
+    if not held:
+        return held_bytes
     return {
         "held_by": _table(
+            ("holder", "until", "files", "bytes", "why"),
             (
                 (
                     hold.holder,
                     "" if hold.until is None else clock.minute_text(hold.until),
-                    *(hold.files, hold.bytes, _short(str(hold))),
+                    *(f"{hold.files:,}", core.size_text(hold.bytes), str(hold)),
                 )
                 for hold in held
             ),
-            holder="string",
-            until="string",
-            files="int",
-            bytes="int",
-            why="string",
         ),
-        "held_bytes": dg.MetadataValue.int(sum(hold.bytes for hold in held)),
+        **held_bytes,
     }
 
 
-def of_approval(job: str, run_id: str) -> Metadata:
-    """Returns the configuration of the job that runs the waiting plans of a run."""
-    return {
-        "to_approve": dg.MetadataValue.md(
-            f"Launch the job `{job}` with this configuration, or with some of the `tables` and "
-            "`operations`:\n"
-            f"```yaml\nops: {{run_approved_plans: {{config: {{run_id: {run_id}}}}}}}\n```\n"
-            "Without configuration, the job lists the plans of all runs, to approve several."
-        )
-    }
+def of_approval(job: str, run: dg.DagsterRun, pending: Sequence[PendingPlan]) -> Metadata:
+    """Returns how to approve waiting plans: a link that opens the launchpad of the job with their
+    list, or the list itself. Nothing without plans.
+    """
+    if not pending:
+        return {}
+    # YAML reads an ID of digits alone as a number.
+    plans = {f'- "{plan.id}"': f"{plan.label}, {_deletion_text(plan)}" for plan in pending}
+    begin = "ops:\n  run_approved_plans:\n    config:\n      plans:"
+    config = "\n      ".join([begin, *(f"{line}  # {text}" for line, text in plans.items())])
+    if (link := _launchpad_link(job, run, config)) is not None:
+        text = f"[Open the launchpad with these plans]({link}), and launch those to approve."
+    else:
+        config = "\n      ".join([begin, *plans])
+        text = f"Launch the job `{job}` with the plans to approve:\n```yaml\n{config}\n```"
+    return {"to_approve": dg.MetadataValue.md(text)}
+
+
+def _launchpad_link(job: str, run: dg.DagsterRun, config: str) -> str | None:
+    """Returns the address of the launchpad with a configuration; None if the run is of no code
+    location, or if the address would be too long.
+    """
+    if run.remote_job_origin is None:
+        return None
+    repository = run.remote_job_origin.repository_origin
+    path = repository.code_location_origin.location_name
+    if repository.repository_name != _ONLY_REPOSITORY:
+        path = f"{repository.repository_name}@{path}"
+    place = f"/locations/{quote(path, safe='@')}/jobs/{quote(job)}/playground/setup"
+    link = f"{place}?config={quote(config)}"
+    return link if len(link) <= _LONGEST_LINK else None
 
 
 def of_health(health: TableHealth) -> Metadata:
@@ -230,6 +230,29 @@ def of_health(health: TableHealth) -> Metadata:
     }
 
 
+def of_contents(health: TableHealth, contents: TableContents) -> Metadata:
+    """Returns the files, the rows and the columns of a table. Pages of Dagster have places for
+    some names, but none for the columns in an observation.
+    """
+    columns = [
+        dg.TableColumn(
+            column.name,
+            column.type,
+            description=column.comment,
+            constraints=dg.TableColumnConstraints(nullable=column.is_nullable),
+        )
+        for column in contents.columns
+    ]
+    sums = {"files": health.num_files, "dagster/size_bytes": health.total_bytes}
+    if contents.rows is not None:
+        sums["dagster/row_count"] = contents.rows
+    return {
+        **_numbers(**sums),
+        "columns": dg.MetadataValue.table_schema(dg.TableSchema(columns)),
+        "protocol": dg.MetadataValue.text(protocol_of(health)),
+    }
+
+
 def _numbers(**numbers: float) -> Metadata:
     """Returns counts and bytes as integers, and shares and seconds as decimals, for plots."""
     return {
@@ -246,38 +269,50 @@ def protocol_of(health: TableHealth) -> str:
     return f"{versions}: {', '.join(health.features)}" if health.features else versions
 
 
-def _outcome_table(outcomes: Iterable[OperationOutcome]) -> dg.TableMetadataValue:
+def _outcome_table(outcomes: Iterable[OperationOutcome]) -> dg.MarkdownMetadataValue:
     return _table(
+        ("operation", "status", "seconds", "engine", "why"),
         (
-            (run.operation, run.status, round(run.seconds, 1), run.engine, _short(run.reason))
+            (run.operation, run.status, f"{run.seconds:.1f}", run.engine, run.reason)
             for run in outcomes
         ),
-        operation="string",
-        status="string",
-        seconds="float",
-        engine="string",
-        why="string",
     )
 
 
-def _operation_table(assessment: Assessment) -> dg.TableMetadataValue:
+def _operation_table(assessment: Assessment) -> dg.MarkdownMetadataValue:
     return _table(
-        (
-            (operation.operation, operation.status, _short(operation.reason))
-            for operation in assessment.operations
-        ),
-        operation="string",
-        status="string",
-        why="string",
+        ("operation", "status", "why"),
+        ((item.operation, item.status, item.reason) for item in assessment.operations),
     )
 
 
-def _table(rows: Iterable[Sequence[Any]], **columns: str) -> dg.TableMetadataValue:
-    """Returns a table; `columns` are the types by name, in the order of each row."""
-    return dg.MetadataValue.table(
-        records=[dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows],
-        schema=dg.TableSchema([dg.TableColumn(name, kind) for name, kind in columns.items()]),
-    )
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md(_markdown_table(columns, rows))
+
+
+def _markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = ([markdown_cell(core.replace_flags(text)) or "–" for text in row] for row in rows)
+    return "\n".join(map(markdown_row, (columns, ["---"] * len(columns), *cells)))
+
+
+def _plan_text(outcome: OperationOutcome) -> str:
+    """Formats a plan: the facts that the command line shows, with grids as tables of their own."""
+    head = f"**{outcome.operation}**: {markdown_cell(core.replace_flags(outcome.reason))}"
+    if outcome.result is None:
+        return head
+    record = core.find(outcome.operation)
+    fields, grids = divide_facts(record.facts(record.plan.from_json(outcome.result)))
+    lines = [[name, line] for name, value in fields.items() for line in core.fact_lines(value)]
+    tables = [_first_rows(("fact", "value"), lines)]
+    for grid in grids:
+        tables.append(_first_rows(grid.columns, [[*map(fact_text, row)] for row in grid.rows]))
+    return "\n\n".join([head, *tables])
+
+
+def _first_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    text = _markdown_table(columns, rows[:_MOST_ROWS])
+    rest = len(rows) - _MOST_ROWS
+    return f"{text}\n\nand {rest:,} more" if rest > 0 else text
 
 
 def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
@@ -315,11 +350,6 @@ def _deleted_amounts(result: Mapping[str, Any]) -> tuple[int, int]:
     return (files if isinstance(files, int) else groups), (
         result.get("bytes") or 0 if isinstance(files, int) else 0
     )
-
-
-def _short(text: str) -> str:
-    text = core.replace_flags(text)
-    return text if len(text) <= _TEXT else f"{text[:_TEXT]}…"
 
 
 _WIDTH, _HEIGHT = 640, 150

@@ -7,10 +7,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.rules import SparkRule
     from delta_maintenance.submission.job_report import DriverLine, JobReport
     from delta_maintenance.submission.job_spec import JobSpec
+    from delta_maintenance.submission.spark_submit import DriverProcess
 
 _GRACE_SECONDS = 15
 _PIPES_APPLICATION = Path(__file__).resolve().parent / "pipes_job.py"
@@ -97,11 +100,12 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
         *,
         rule: "SparkRule",
         context: dg.AssetExecutionContext | dg.OpExecutionContext,
+        drivers: "SparkDrivers",
     ) -> dict[str, Any]:
         """Runs a job to its end and returns the JSON of its Result, or of its Plan.
 
-        `rule` is the Spark part of the policy. Raises the error that the job reports, and
-        `DeltaMaintenanceError` if it ends without a report.
+        `rule` is the Spark part of the policy, and `drivers` are those of the step. Raises the
+        error that the job reports, and `DeltaMaintenanceError` if it ends without a report.
         """
         from delta_maintenance.submission.spark_submit import DriverProcess
 
@@ -120,7 +124,7 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
                 on_cluster=submission.on_cluster,
                 master=submission.master,
             )
-            status = process.run()
+            status = drivers.run(process)
             try:
                 return read_report().timed_result_or_raise()
             except FileNotFoundError:
@@ -173,6 +177,29 @@ class DeltaSparkResource(dg.ConfigurableResource[Any]):
             message_reader=dg.PipesTempFileMessageReader(),
         ) as session:
             yield session.get_bootstrap_env_vars()
+
+
+class SparkDrivers:
+    """The drivers of the jobs of a step: one at a time, because each takes its memory."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = Lock()
+        self._process: DriverProcess | None = None
+        self._is_ended = False
+
+    def run(self, process: "DriverProcess") -> int:
+        """Runs a driver to its end and returns its exit status."""
+        with self._one_at_a_time:
+            if self._is_ended:
+                raise CancelledError
+            self._process = process
+            return process.run()
+
+    def end(self) -> None:
+        """Ends a driver that is still running, and lets no other begin."""
+        self._is_ended = True
+        if self._process is not None:
+            self._process.end()
 
 
 @dataclass(frozen=True, kw_only=True)

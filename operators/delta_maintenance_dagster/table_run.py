@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -18,26 +19,27 @@ from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRe
 from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory, metadata
+from delta_maintenance_dagster.commits import DATA_VERSION, describe_version, read_versions
 from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.leases import InstanceLease
+from delta_maintenance_dagster.spark_resource import SparkDrivers
 from delta_maintenance_dagster.step_resources import Context, SharedState, StepResources
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
+    from delta_maintenance.policies.assess import NewestSnapshots
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.ledger import LedgerRule, Prices
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
+    from delta_maintenance.policies.lanes import Turns
     from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 
 WAIT_SECONDS = 3600.0
 """The maximum time for which a run waits for another run on the same table."""
 PAUSE_SECONDS = 10.0
 """The interval in seconds for checking whether the other run has ended."""
-_AT_ONCE = 1.0
-"""The seconds in which a store usually answers."""
-_PROBED = "_delta_log/_last_checkpoint"
 _PERSON = "user"
 """The tag of a run with the person who launched it, which only Dagster+ sets by itself."""
 _ASKERS = (_PERSON, "dagster/schedule_name", "dagster/sensor_name")
@@ -59,6 +61,8 @@ class FinishedRun:
     """The last rows of the table in the ledger."""
     acknowledged: str | None = None
     """Who knows of the failure, and for how long; None if nobody does."""
+    observation: dg.AssetObservation | None = None
+    """The table after the run; None if it could not be read."""
 
     @property
     def facts(self) -> metadata.Metadata:
@@ -77,6 +81,17 @@ class FinishedRun:
         return replace_flags(self.result.problem or f"{self.table.label}: {self.result.status}")
 
 
+@dataclass(frozen=True)
+class _TableLog:
+    """The log of a step, with the table in each line."""
+
+    log: Any
+    label: str
+
+    def info(self, message: str, /, *arguments: object) -> None:
+        self.log.info(f"%s: {message}", self.label, *arguments)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableRun:
     """Runs operations on one table for a step."""
@@ -88,6 +103,10 @@ class TableRun:
     """The job that runs approved plans."""
     clones: PolicyClones | None = None
     """The search for clones, which the runs of a step share."""
+    turns: Turns | None = None
+    """The turns of the tables of the step, in which they are changed."""
+    drivers: SparkDrivers = field(default_factory=SparkDrivers)
+    """The Spark drivers of the step."""
     state: SharedState | None = None
     """Where failures are acknowledged; None for runs for which a person waits."""
     outbox: SharedState | None = None
@@ -127,22 +146,24 @@ class TableRun:
         runner = partial(run_plans, plans=plans, approved_by=self._person)
         return self._on_table(lambda _: runner)
 
-    def probe(self) -> None:
-        """Sends a request to the store of the table; its answer does not matter."""
-        storage = self.resources.storage.resolve(self.context.resources)
-        with closing(storage.open_table(self.table.policy).store) as store:
-            store.stat(_PROBED)
-
-    def evaluate_checks(self, finished: FinishedRun, thresholds: HealthThresholds) -> None:
-        """Records the health checks: the table has just been assessed."""
+    def report(self, finished: FinishedRun, thresholds: HealthThresholds | None) -> None:
+        """Records the table as it was just assessed: an observation, and with `thresholds` the
+        health checks.
+        """
+        if finished.observation is not None:
+            self.context.log_event(finished.observation)
+            # The maintenance is of this version of the table, not of that before the step.
+            step = self.context.get_step_execution_context()
+            step.wipe_input_asset_version_info(self.table.key)
         latest = finished.result.newest_assessment
-        if latest is None:
+        if latest is None or thresholds is None:
             return
         judgements = judge(
             latest,
             self.table,
             thresholds,
             pending=finished.pending,
+            approval=finished.approval,
             acknowledged=finished.acknowledged,
         )
         for judgement in judgements:
@@ -150,8 +171,7 @@ class TableRun:
             # The type annotation of OpExecutionContext lacks check evaluations, which it accepts.
             self.context.log_event(evaluation)  # type: ignore[arg-type]
 
-    @property
-    def _environment(self) -> RunEnvironment:
+    def _environment(self, snapshots: NewestSnapshots) -> RunEnvironment:
         from delta_maintenance.policies.execute import RunEnvironment
 
         lease = InstanceLease(
@@ -162,7 +182,9 @@ class TableRun:
             raised=(dg.Failure, dg.RetryRequested),
             lease=lease,
             clones=self.clones,
-            progress=LoggedProgress(self.context.log),
+            progress=LoggedProgress(_TableLog(self.context.log, self.table.label)),
+            turns=self.turns,
+            snapshots=snapshots,
         )
 
     @property
@@ -176,20 +198,53 @@ class TableRun:
         failed run.
         """
         from delta_maintenance.errors import failure_of
+        from delta_maintenance.policies.assess import NewestSnapshots
         from delta_maintenance.policies.run import failed_run
 
         last_state = memory.recall(self.context.instance, self.table)
-        policy = self.table.policy
+        policy, observation = self.table.policy, None
         try:
             table = self.resources.storage.resolve(self.context.resources).open_table(policy)
         except Exception as error:
             failure = failure_of(error, where=policy.name)
             result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
         else:
+            snapshots = NewestSnapshots(table)
             result = runner(last_state)(
-                table, policy, last_runs=last_state.last_runs, environment=self._environment
+                table,
+                policy,
+                last_runs=last_state.last_runs,
+                environment=self._environment(snapshots),
             )
-        return self._finish(result, last_state)
+            observation = self._observe(result, snapshots)
+        return replace(self._finish(result, last_state), observation=observation)
+
+    def _observe(self, result: RunResult, snapshots: NewestSnapshots) -> dg.AssetObservation | None:
+        """Returns the table as the run left it; None if the run has not read it, or not the last
+        change of its data.
+        """
+        from delta_maintenance.operations.health.contents import read_contents
+
+        health = result.newest_assessment.health if result.newest_assessment is not None else None
+        if health is None:
+            return None
+        storage = self.resources.storage.resolve(self.context.resources)
+        try:
+            _, data_version = read_versions(self.context.instance, storage, self.table)
+            contents = read_contents(snapshots.last_opened(), health)
+        except DeltaMaintenanceError as error:
+            self.context.log.debug(f"{self.table.label} is not observed: {error}")
+            return None
+        if data_version > health.version:
+            return None
+        return dg.AssetObservation(
+            self.table.key,
+            metadata={
+                **describe_version(self.table, health.version),
+                **metadata.of_contents(health, contents),
+            },
+            tags={DATA_VERSION: str(data_version)},
+        )
 
     def _submit(
         self,
@@ -213,7 +268,7 @@ class TableRun:
         )
         spark = self.resources.spark.resolve(self.context.resources)
         try:
-            return spark.run_job(spec, rule=rules.spark, context=self.context)
+            return spark.run_job(spec, rule=rules.spark, context=self.context, drivers=self.drivers)
         except InvalidRequestError as error:
             raise error.locate(table=policy_table.uri) from error.__cause__
 
@@ -223,9 +278,11 @@ class TableRun:
         from delta_maintenance.policies.entries import PastRun, gain_texts
 
         report(result)
-        log = self.context.log
+        log, label = self.context.log, self.table.label
         for assessed in _operations(result.before):
-            log.info(f"{assessed.operation}: {assessed.status}, {replace_flags(assessed.reason)}")
+            log.info(
+                f"{label}: {assessed.operation} {assessed.status}: {replace_flags(assessed.reason)}"
+            )
         latest, acknowledgement = result.newest_assessment, None
         if self.state is not None and latest is not None:
             acknowledgement = self.state.keep(self.context.resources, log, latest, result)
@@ -236,16 +293,16 @@ class TableRun:
         for outcome in result.outcomes:
             reason = replace_flags(outcome.reason)
             tell = failed if outcome.exit_status else log.info
-            tell(f"{outcome.operation} on {outcome.engine}: {outcome.status}; {reason}")
+            tell(f"{label}: {outcome.operation} {outcome.status} on {outcome.engine}: {reason}")
         if result.exit_status:
             problem = replace_flags(acknowledgement or result.problem or "")
-            failed(f"{self.table.label}: {result.status}; {problem}")
+            failed(f"{label}: {result.status}; {problem}")
         else:
-            told_of = [f"{self.table.label}: {result.status}", *gain_texts([run], now=clock.now())]
-            log.info("; ".join([*told_of, *waiting_texts(pending)]))
+            gains = gain_texts([run], now=clock.now())
+            log.info("; ".join([f"{label}: {result.status}", *gains, *waiting_texts(pending)]))
         approval = {}
-        if pending and self.approval_job is not None:
-            approval = metadata.of_approval(self.approval_job, self.context.run.run_id)
+        if self.approval_job is not None:
+            approval = metadata.of_approval(self.approval_job, self.context.run, pending)
         return FinishedRun(
             table=self.table,
             result=result,
@@ -343,25 +400,55 @@ def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingP
     return pending_of(result, [plan for plan in before if plan.operation in due])
 
 
-def all_of(
+def run_side_by_side(
+    runs: Sequence[TableRun], work: Callable[[TableRun], FinishedRun]
+) -> Generator[tuple[TableRun, FinishedRun], None, None]:
+    """Does the work on the tables side by side, and yields each table when its work ends.
+
+    Tables on which another run is working come last. Waits for those for at most `WAIT_SECONDS`,
+    and then raises a `Failure` that may be retried. If the caller is interrupted, or closes
+    this generator, no further table is begun, and the Spark drivers are ended.
+    """
+    from delta_maintenance.policies.lanes import start_jobs
+
+    if len(runs) == 1:
+        yield from _when_free(runs, work)
+        return
+    stopped = Event()
+
+    def begin(run: TableRun) -> FinishedRun:
+        if stopped.is_set():
+            raise CancelledError
+        return work(run)
+
+    busy: list[TableRun] = []
+    runs_by_job: dict[Future[FinishedRun], TableRun] = dict(
+        zip(start_jobs(begin, runs), runs, strict=True)
+    )
+    try:
+        for job in as_completed(runs_by_job):
+            run = runs_by_job[job]
+            try:
+                finished = job.result()
+            except BusyError as error:
+                run.context.log.info(f"{run.table.label}: {error}; it is tried again at the end")
+                busy.append(run)
+            else:
+                yield run, finished
+    except BaseException:
+        stopped.set()
+        for run in runs:
+            run.drivers.end()
+        raise
+    yield from _when_free(busy, work)
+
+
+def _when_free(
     runs: Sequence[TableRun], work: Callable[[TableRun], FinishedRun]
 ) -> Iterator[tuple[TableRun, FinishedRun]]:
-    """Does the work on each table, in order. Tables whose store does not answer at once come after
-    the others, and tables on which another run is working last.
-
-    Waits for those for at most `WAIT_SECONDS`, and then raises a `Failure` that may be retried.
-    """
-    late: list[TableRun] = []
-    for run in _answering_first(runs):
-        try:
-            finished = work(run)
-        except BusyError as error:
-            run.context.log.info(f"{run.table.label}: {error}; it is tried again at the end")
-            late.append(run)
-        else:
-            yield run, finished
+    """Does the work on one table after the other, as soon as no other run is working on it."""
     end = time.monotonic() + WAIT_SECONDS
-    for run in late:
+    for run in runs:
         while True:
             try:
                 finished = work(run)
@@ -372,22 +459,6 @@ def all_of(
             else:
                 yield run, finished
                 break
-
-
-def _answering_first(runs: Sequence[TableRun]) -> Iterator[TableRun]:
-    """Yields the tables whose store answers at once, in order, and then the others as theirs do."""
-    from delta_maintenance.policies.lanes import start_jobs, wait_for
-
-    if len(runs) < 2:
-        yield from runs
-        return
-    slow: dict[Future[None], TableRun] = {}
-    for job, run in zip(start_jobs(TableRun.probe, runs), runs, strict=True):
-        if wait_for(job, patience=_AT_ONCE):
-            yield run
-        else:
-            slow[job] = run
-    yield from (slow[job] for job in as_completed(slow))
 
 
 def _operations(assessment: Assessment | None) -> tuple[AssessedOperation, ...]:

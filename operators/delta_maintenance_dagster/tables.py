@@ -146,11 +146,19 @@ class DeltaTable:
             return []
         return [owner if "@" in owner or owner.startswith("team:") else f"team:{owner}"]
 
+    @property
+    def group(self) -> str | None:
+        """The catalog and the schema of the table, or else its folder; None if it has neither."""
+        name = self.policy.catalog_name
+        parts = self.key.path if name is None else name.parts
+        return "_".join(re.sub(r"\W", "_", part, flags=re.ASCII) for part in parts[:-1]) or None
+
     def spec(self) -> dg.AssetSpec:
         """Returns the asset of the table, for tables without an asset in the project."""
         spec = dg.AssetSpec(
             self.key,
             description=f"The Delta table `{self.label}`.",
+            group_name=self.group,
             kinds={"delta"},
             owners=self.owners,
             tags=self.tags,

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.remote_origin import (
+    RegisteredCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 
 from delta_maintenance.policies import PendingPlan
+from delta_maintenance.policies.definition import Policy
+from delta_maintenance_dagster import DeltaTable, memory
+from delta_maintenance_dagster.metadata import of_approval
+from tests.support.markdown import markdown_rows
 from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder
 
@@ -64,68 +75,81 @@ def told(instance: dg.DagsterInstance) -> dict[str, Any]:
     return {name: each.value for name, each in event.asset_materialization.metadata.items()}
 
 
+def plans_to_approve(text: str) -> Any:
+    """The plans in the configuration that can be pasted into the launchpad."""
+    config = yaml.safe_load(text.split("```")[1].removeprefix("yaml"))
+    return config["ops"]["run_approved_plans"]["config"]["plans"]
+
+
+def waiting(instance: dg.DagsterInstance) -> Any:
+    return plans_to_approve(told(instance)["to_approve"])
+
+
 def test_a_blocked_run_lists_the_waiting_plans(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     result = blocked_run(definitions, instance)
     facts = told(instance)
-    assert {each.data["operation"]: each.data["status"] for each in facts["operations"].records}[
-        "checkpoint"
-    ] == "done"
+    statuses = {row["operation"]: row["status"] for row in markdown_rows(facts["operations"])}
+    assert statuses["checkpoint"] == "done"
     assert facts["status"] == "blocked"
-    (plan,) = facts["waiting_plans"].records
-    assert (plan.data["operation"], plan.data["deletes_files"]) == ("vacuum", 1)
-    assert (facts["waiting_files"], facts["waiting_bytes"]) == (1, 1)
+    (plan,) = markdown_rows(facts["waiting"])
+    assert plan["operation"] == "vacuum" and plan["deletes"].startswith("1 file, 1 B")
+    assert (facts["waiting_plans"], facts["waiting_files"], facts["waiting_bytes"]) == (1, 1, 1)
+    evidence = {row.get("fact"): row.get("value") for row in markdown_rows(facts["plans"])}
+    assert evidence["version"] == "10"
     checks = {each.check_name: each for each in result.get_asset_check_evaluations()}
     assert not checks["approvals"].passed
-    assert "vacuum" in str(checks["approvals"].description)
+    assert checks["approvals"].description == "vacuum waits for approval: 1 file, 1 B"
+    assert {*checks["approvals"].metadata} >= {"waiting", "to_approve"}
     # The configuration can be pasted into the launchpad.
     assert "`delta_maintenance_approve`" in facts["to_approve"]
-    _, text, _ = facts["to_approve"].split("```")
-    config = yaml.safe_load(text.removeprefix("yaml"))
-    assert config == {"ops": {"run_approved_plans": {"config": {"run_id": result.run_id}}}}
+    assert plans_to_approve(facts["to_approve"]) == [plan["plan"]]
 
 
 def test_approving_a_run_carries_out_its_plans_and_nothing_waits_afterwards(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    first = blocked_run(definitions, instance)
-    result = approve(definitions, instance, run_id=first.run_id)
+    blocked_run(definitions, instance)
+    plans = waiting(instance)
+    result = approve(definitions, instance, plans=plans)
     assert result.success
     facts = told(instance)
     assert facts["status"] == "done"
     assert facts["files_deleted"] == 1
     assert not Path(table.store.root, "0.parquet").exists()
-    assert "waiting_plans" not in facts and "to_approve" not in facts
+    assert "waiting" not in facts and "to_approve" not in facts
     assert {e.check_name: e.passed for e in result.get_asset_check_evaluations()}["approvals"]
-    assert approve(definitions, instance, run_id=result.run_id).success is False
+    assert approve(definitions, instance, plans=plans).success is False
 
 
 def test_a_waiting_plan_is_not_repeated_and_can_be_approved_later(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     blocked_run(definitions, instance)
-    later = blocked_run(definitions, instance)
+    plans = waiting(instance)
+    blocked_run(definitions, instance)
     facts = told(instance)
     assert facts["status"] == "blocked"
-    assert facts["results"] == {}
-    assert approve(definitions, instance, run_id=later.run_id).success
+    assert facts["results"] == {} and plans == waiting(instance)
+    assert approve(definitions, instance, plans=plans).success
 
 
 def test_a_planning_run_keeps_the_waiting_plans(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    first = blocked_run(definitions, instance)
+    blocked_run(definitions, instance)
+    plans = waiting(instance)
     job = definitions.resolve_job_def("delta_maintenance")
     config = {"ops": {OP: {"config": {"plan_only": True}}}}
     assert job.execute_in_process(instance=instance, run_config=config).success
-    assert approve(definitions, instance, run_id=first.run_id).success
+    assert approve(definitions, instance, plans=plans).success
 
 
 def test_a_plan_whose_effect_has_changed_does_not_run(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    first = blocked_run(definitions, instance)
+    blocked_run(definitions, instance)
     table.commit(
         [
             remove(
@@ -137,7 +161,7 @@ def test_a_plan_whose_effect_has_changed_does_not_run(
             )
         ]
     )
-    result = approve(definitions, instance, run_id=first.run_id)
+    result = approve(definitions, instance, plans=waiting(instance))
     assert not result.success
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     assert "the table has changed" in str(failure.step_failure_data)
@@ -146,20 +170,20 @@ def test_a_plan_whose_effect_has_changed_does_not_run(
 def test_commits_that_do_not_change_the_plan_do_not_prevent_it(
     table: TableBuilder, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    first = blocked_run(definitions, instance)
+    blocked_run(definitions, instance)
     Path(table.store.root, "new.parquet").write_bytes(b"x")
     table.commit([add("new.parquet")])
-    assert approve(definitions, instance, run_id=first.run_id).success
+    assert approve(definitions, instance, plans=waiting(instance)).success
 
 
 @pytest.mark.parametrize(
-    "config", [{"tables": ["lake/others"]}, {"operations": ["checkpoint"]}, {"run_id": "absent"}]
+    "config", [{"tables": ["lake/others"]}, {"operations": ["checkpoint"]}, {"plans": ["absent"]}]
 )
 def test_an_approval_without_plans_fails(
     definitions: dg.Definitions, instance: dg.DagsterInstance, config: dict[str, Any]
 ) -> None:
-    first = blocked_run(definitions, instance)
-    result = approve(definitions, instance, **{"run_id": first.run_id, **config})
+    blocked_run(definitions, instance)
+    result = approve(definitions, instance, **{"plans": waiting(instance), **config})
     (failure,) = [event for event in result.all_events if event.is_step_failure]
     assert "waits for an approval" in str(failure.step_failure_data)
 
@@ -181,22 +205,21 @@ def test_plans_of_several_tables_and_runs_are_listed_and_approved_at_once(
     (output,) = (e for e in listed.all_node_events if e.event_type_value == "STEP_OUTPUT")
     facts = {name: v.value for name, v in output.event_specific_data.metadata.items()}
     assert (facts["waiting_plans"], facts["waiting_files"], facts["waiting_bytes"]) == (2, 2, 2)
-    inbox, text, _ = facts["waiting"].split("```")
-    rows = [line for line in inbox.splitlines() if line.startswith("| `")]
-    assert len(rows) == 2 and all(row.count("|") == 9 for row in rows)
-    assert "`ann¦'`" in inbox and "`daily`" in inbox and tables["north"] in inbox
-    config = yaml.safe_load(text.removeprefix("yaml"))["ops"]["run_approved_plans"]["config"]
-    assert len(config["plans"]) == 2
+    rows = markdown_rows(facts["waiting"])
+    assert [row["asked by"] for row in rows] == ["ann¦'", "daily"]
+    assert [row["table"] for row in rows] == [*tables.values()]
+    plans = plans_to_approve(facts["to_approve"])
+    assert plans == [row["plan"] for row in rows]
 
     wrong = approve(definitions, instance, plans=["0" * 12])
     assert not wrong.success
     # In another form of its address.
-    one = approve(definitions, instance, **config, tables=[f"file://{tables['north']}/"])
+    one = approve(definitions, instance, plans=plans, tables=[f"file://{tables['north']}/"])
     assert one.success
     left = {folder.parent.name for folder in tmp_path.glob("*/0.parquet")}
     assert left == {"south"}
     # The plan that has already run is left out.
-    assert approve(definitions, instance, **config).success
+    assert approve(definitions, instance, plans=plans).success
     assert list(tmp_path.glob("*/0.parquet")) == []
     assert "No plan waits." in str(approve(definitions, instance).all_node_events)
 
@@ -211,10 +234,36 @@ def test_an_id_of_digits_alone_can_be_pasted_as_it_is_shown(
     blocked_run(definitions, instance)
     listed = approve(definitions, instance)
     (output,) = (e for e in listed.all_node_events if e.event_type_value == "STEP_OUTPUT")
-    shown = output.event_specific_data.metadata["waiting"].value
-    config = yaml.safe_load(shown.split("```")[1].removeprefix("yaml"))
-    job = definitions.resolve_job_def("delta_maintenance_approve")
-    assert job.execute_in_process(instance=instance, run_config=config).success
+    shown = output.event_specific_data.metadata["to_approve"].value
+    assert approve(definitions, instance, plans=plans_to_approve(shown)).success
+
+
+@pytest.mark.parametrize(
+    ("repository", "place"), [("__repository__", "my%20lake"), ("main", "main@my%20lake")]
+)
+def test_a_link_opens_the_launchpad_with_the_plans(
+    definitions: dg.Definitions, instance: dg.DagsterInstance, repository: str, place: str
+) -> None:
+    blocked_run(definitions, instance)
+    event = instance.get_latest_materialization_event(MAINTENANCE)
+    assert event is not None and event.asset_materialization is not None
+    pending = memory.Memory.from_metadata(event.asset_materialization.metadata).pending
+    origin = RemoteJobOrigin(
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("my lake"), repository), "job"
+    )
+    run = dg.DagsterRun(job_name="job", remote_job_origin=origin)
+    text = str(of_approval("approve", run, pending)["to_approve"].value)
+    assert text.startswith("[Open the launchpad with these plans](")
+    address, _, query = text.partition("](")[2].partition(")")[0].partition("?")
+    assert address == f"/locations/{place}/jobs/approve/playground/setup"
+    (config,) = parse_qs(query)["config"]
+    assert f"# {pending[0].label}, 1 file, 1 B" in config
+    config = yaml.safe_load(config)["ops"]["run_approved_plans"]["config"]
+    assert config == {"plans": [plan.id for plan in pending]}
+    # Web servers refuse longer addresses.
+    many = [replace(pending[0], uri=f"/lake/{number}") for number in range(100)]
+    text = str(of_approval("approve", run, many)["to_approve"].value)
+    assert len(plans_to_approve(text)) == 100
 
 
 def neglected(folder: Path) -> TableBuilder:
@@ -230,9 +279,6 @@ def neglected(folder: Path) -> TableBuilder:
 
 
 def test_all_forms_of_an_address_share_a_lease(tmp_path: Path) -> None:
-    from delta_maintenance.policies.definition import Policy
-    from delta_maintenance_dagster import DeltaTable
-
     def pool(uri: str) -> str:
         policy = Policy(version=1).table_at(uri)
         return DeltaTable(policy=policy, key=dg.AssetKey(["t"])).pool

@@ -66,6 +66,24 @@ def test_several_tables_are_maintained_by_one_step(
     assert len(result.get_asset_check_evaluations()) == 3 * 8
 
 
+def test_tables_share_a_step_unless_their_policy_prefers_spark(
+    lake: list[TableBuilder], load: Load
+) -> None:
+    given = attributes(lake)
+    given["tables"][1]["engine"] = {"prefer": "spark"}
+    job = load(**given).resolve_job_def("delta_maintenance")
+    assert {node.name for node in job.nodes} == {
+        "delta_maintenance_1__maintenance",
+        "lake__t1__maintenance",
+    }
+
+
+def test_tables_are_grouped_by_their_folder(lake: list[TableBuilder], load: Load) -> None:
+    graph = load(**attributes(lake)).resolve_asset_graph()
+    assert graph.get(dg.AssetKey(["lake", "t0"])).group_name == "lake"
+    assert graph.get(key(0)).group_name == "delta_maintenance"
+
+
 def test_a_run_may_select_some_tables_of_a_step(
     lake: list[TableBuilder], load: Load, instance: dg.DagsterInstance
 ) -> None:

@@ -32,7 +32,7 @@ def judged(
     (named,) = policy.named_tables
     assessment = assess_table(table.open(), named, now=NOW)
     delta_table = DeltaTable(policy=named, key=KEY)
-    found = judge(assessment, delta_table, HealthThresholds(**thresholds))
+    found = judge(assessment, delta_table, HealthThresholds(**thresholds), approval={})
     return {judgement.name: judgement.passed for judgement in found}
 
 
@@ -119,7 +119,7 @@ def test_every_check_fails_if_the_table_could_not_be_assessed() -> None:
     failed = Assessment(name="a", uri="a", assessed_at=NOW, status="failed", problem="not there")
     (named,) = Policy.model_validate({"version": 1, "tables": [{"uri": "/a"}]}).named_tables
     delta_table = DeltaTable(policy=named, key=KEY)
-    found = list(judge(failed, delta_table, HealthThresholds()))
+    found = list(judge(failed, delta_table, HealthThresholds(), approval={}))
     assert [each.name for each in found] == [spec.name for spec in check_specs(delta_table.key)]
     assert {(each.passed, each.message) for each in found} == {(False, "not there")}
 

@@ -15,6 +15,7 @@ from delta_maintenance.policies import OperationOutcome, RunResult
 from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.storage import open_store
 from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, metadata
+from tests.support.markdown import markdown_rows
 from tests.support.tables.overdue_tables import overdue_table
 
 pytestmark = pytest.mark.dagster
@@ -45,6 +46,14 @@ def definitions(tmp_path: Path, *tables: str, **defaults: object) -> dg.Definiti
 def run(tmp_path: Path, *tables: str, instance: dg.DagsterInstance) -> bool:
     job = definitions(tmp_path, *tables).resolve_job_def("delta_maintenance")
     return bool(job.execute_in_process(instance=instance, raise_on_error=False).success)
+
+
+def waiting(instance: dg.DagsterInstance) -> list[str]:
+    """The plans of the table `a` that wait for an approval."""
+    event = instance.get_latest_materialization_event(dg.AssetKey(["a", "maintenance"]))
+    assert event is not None and event.asset_materialization is not None
+    rows = markdown_rows(str(event.asset_materialization.metadata["waiting"].value))
+    return [row["plan"] for row in rows]
 
 
 def test_runs_have_rows_with_their_runs(tmp_path: Path) -> None:
@@ -79,8 +88,8 @@ def test_rows_of_approved_plans_name_the_person_or_else_the_run(
 ) -> None:
     defined = definitions(tmp_path, "a", vacuum={"every": "1 day"}, approval=["vacuum"])
     with dg.instance_for_test() as instance:
-        blocked = defined.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
-        config = {"ops": {"run_approved_plans": {"config": {"run_id": blocked.run_id}}}}
+        defined.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
+        config = {"ops": {"run_approved_plans": {"config": {"plans": waiting(instance)}}}}
         approved = defined.resolve_job_def("delta_maintenance_approve").execute_in_process(
             instance=instance, run_config=config, tags={} if user is None else {"user": user}
         )
@@ -98,10 +107,10 @@ def test_rows_of_approved_plans_name_the_person_or_else_the_run(
 def test_rows_of_approved_plans_are_kept_while_the_ledger_is_down(tmp_path: Path) -> None:
     defined = definitions(tmp_path, "a", vacuum={"every": "1 day"}, approval=["vacuum"])
     with dg.instance_for_test() as instance:
-        blocked = defined.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
+        defined.resolve_job_def("delta_maintenance").execute_in_process(instance=instance)
         (tmp_path / "ledger").rename(tmp_path / "away")
         (tmp_path / "ledger").write_text("not a folder")
-        config = {"ops": {"run_approved_plans": {"config": {"run_id": blocked.run_id}}}}
+        config = {"ops": {"run_approved_plans": {"config": {"plans": waiting(instance)}}}}
         job = defined.resolve_job_def("delta_maintenance_approve")
         assert job.execute_in_process(instance=instance, run_config=config).success
     assert len([*(tmp_path / "state/ledger").iterdir()]) == 1
@@ -117,9 +126,9 @@ def test_the_metadata_has_the_last_operations_with_their_cost_and_what_was_freed
         event = instance.get_latest_materialization_event(dg.AssetKey(["a", "maintenance"]))
         assert event is not None and event.asset_materialization is not None
         facts = {name: each.value for name, each in event.asset_materialization.metadata.items()}
-    rows = [record.data for record in facts["last_operations"].records]
+    rows = markdown_rows(facts["last_operations"])
     assert sorted(row["operation"] for row in rows) == ["checkpoint", "vacuum"]
-    assert all(row["by"] == "dagster" and row["cost_EUR"] > 0 for row in rows)
+    assert all(row["by"] == "dagster" and float(row["cost in EUR"]) > 0 for row in rows)
     assert facts["bytes_freed"] == facts["bytes_deleted"] > 0
     assert "not_freed" not in facts and "freed_at" not in facts
 

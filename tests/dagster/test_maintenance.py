@@ -13,8 +13,9 @@ import pytest
 from delta_maintenance.errors import StorageAccessError, StorageError
 from delta_maintenance.policies.definition import Policy
 from delta_maintenance.table.read import Table
-from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory
+from delta_maintenance_dagster import DeltaTable, Execution, build_definitions, memory, table_run
 from delta_maintenance_dagster.metadata import log_svg
+from tests.support.markdown import markdown_rows
 from tests.support.suite.reported_metrics import reported
 from tests.support.tables.actions import add, features
 from tests.support.tables.table_builder import TableBuilder
@@ -78,11 +79,11 @@ def test_due_operations_run_and_are_reported(table: TableBuilder, run: Run) -> N
     assert facts["status"] == "done"
     assert (facts["version_before"], facts["version_after"]) == (9, 9)
     assert (facts["commits_to_replay_before"], facts["commits_to_replay_after"]) == (10, 0)
-    (operation,) = facts["operations"].records
-    assert operation.data["operation"] == "checkpoint"
-    assert "10 commits" in operation.data["why"]
+    (operation,) = markdown_rows(facts["operations"])
+    assert operation["operation"] == "checkpoint"
+    assert "10 commits" in operation["why"]
     assert facts["results"]["checkpoint"]["status"] == "written"
-    assert facts["due"].records[0].data["status"] == "not-due"
+    assert markdown_rows(facts["due"])[0]["status"] == "not-due"
 
 
 def test_a_run_is_reported_to_opentelemetry(run: Run) -> None:
@@ -99,13 +100,59 @@ def test_no_due_operation_is_a_normal_answer(run: Run) -> None:
     run()
     facts = told(run())
     assert facts["status"] == "nothing-due"
-    assert facts["operations"].records == []
+    assert markdown_rows(facts["operations"]) == []
 
 
 def test_the_table_itself_is_never_materialised(run: Run, instance: dg.DagsterInstance) -> None:
     run()
     assert instance.get_latest_materialization_event(MAINTENANCE) is not None
     assert instance.get_latest_materialization_event(TABLE) is None
+
+
+def test_the_table_is_observed_by_its_maintenance(
+    table: TableBuilder, run: Run, instance: dg.DagsterInstance
+) -> None:
+    table.commit([add("9.parquet", stats='{"numRecords": 7}')])
+    run()
+    facts = observed(instance, TABLE)
+    assert (facts["version"], facts["files"], facts["dagster/size_bytes"]) == (10, 10, 10)
+    assert [column.name for column in facts["columns"].columns] == ["id", "part"]
+    assert data_version(instance) == maintained_version(instance) == "10"
+
+    # Maintenance changes the version, and no data.
+    table.commit([features(writer_only=["appendOnly", "checkConstraints"])])
+    config = {"operation": "drop-feature", "options": {"feature": "checkConstraints"}}
+    assert run({"other_writers": "none"}, config).success
+    assert observed(instance, TABLE)["version"] == 12
+    assert data_version(instance) == maintained_version(instance) == "10"
+
+
+def data_version(instance: dg.DagsterInstance) -> str:
+    (record,) = instance.fetch_observations(TABLE, limit=1).records
+    assert record.asset_observation is not None
+    return str(record.asset_observation.tags["dagster/data_version"])
+
+
+def maintained_version(instance: dg.DagsterInstance) -> str:
+    """The data version of the table of which its maintenance is."""
+    event = instance.get_latest_materialization_event(MAINTENANCE)
+    assert event is not None and event.asset_materialization is not None
+    tags = event.asset_materialization.tags or {}
+    return tags["dagster/input_data_version/lake/events"]
+
+
+def test_a_change_of_data_that_no_assessment_has_seen_is_not_observed(
+    table: TableBuilder, run: Run, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = table_run.read_versions
+
+    def read_later(*arguments: Any) -> Any:
+        table.commit([add("later.parquet")])
+        return read(*arguments)
+
+    monkeypatch.setattr(table_run, "read_versions", read_later)
+    assert run().success
+    assert not instance.fetch_observations(TABLE, limit=1).records
 
 
 def test_the_log_is_drawn(run: Run) -> None:
@@ -129,7 +176,9 @@ def test_a_plan_changes_nothing_and_materialises_nothing(
     assert result.asset_materializations_for_node(OP) == []
     facts = observed(instance)
     assert facts["status"] == "planned"
-    assert facts["plans"]["checkpoint"]["version"] == 9
+    assert facts["plans"].startswith("**checkpoint**: `10 commits")
+    plan = {row["fact"]: row["value"] for row in markdown_rows(facts["plans"])}
+    assert plan["version"] == "9" and facts["results"] == {}
 
 
 def test_a_plan_with_nothing_due_materialises_nothing_either(
@@ -193,7 +242,7 @@ def test_operations_that_need_approval_wait(table: TableBuilder, run: Run) -> No
     rules = {"checkpoint": {"max_commits": 5}, "approval": ["checkpoint"]}
     facts = told(run(rules))
     assert facts["status"] == "blocked"
-    assert facts["operations"].records[0].data["status"] == "needs-approval"
+    assert markdown_rows(facts["operations"])[0]["status"] == "needs-approval"
     assert checkpoints(table) == []
     assert told(run(rules, {"approve": ["checkpoint"]}))["status"] == "done"
     assert len(checkpoints(table)) == 1

@@ -21,6 +21,8 @@ from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.policies.definition.rules import SparkRule
 from delta_maintenance.submission import DriverLine, DriverProcess, JobSpec
 from delta_maintenance_dagster import DeltaSparkResource
+from delta_maintenance_dagster.spark_resource import SparkDrivers
+from tests.support.markdown import markdown_rows
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.table_builder import TableBuilder
 
@@ -90,7 +92,12 @@ def spec(**fields: Any) -> JobSpec:
 
 
 def run_job(resource: DeltaSparkResource, given: JobSpec | None = None, **rule: Any) -> Any:
-    return resource.run_job(given or spec(), rule=SparkRule.model_validate(rule), context=context())
+    return resource.run_job(
+        given or spec(),
+        rule=SparkRule.model_validate(rule),
+        context=context(),
+        drivers=SparkDrivers(),
+    )
 
 
 def test_a_job_answers_by_its_report(spark: Spark) -> None:
@@ -346,11 +353,17 @@ def test_an_interrupt_ends_the_application_on_a_cluster(
     assert json.loads(seen.read_text()) == command[1:]
 
 
+@pytest.mark.parametrize(
+    "engine", ["{'prefer': 'spark'}", "{'spark_log_bytes': 0}"], ids=["alone", "beside"]
+)
 def test_terminating_a_run_ends_its_spark_application(
-    spark: Spark, left_behind: Path, tmp_path: Path, table: TableBuilder
+    spark: Spark, left_behind: Path, tmp_path: Path, table: TableBuilder, engine: str
 ) -> None:
-    """A run in a separate process, as a launcher starts it, that is terminated."""
+    """A run in a separate process, as a launcher starts it, that is terminated. A table that uses
+    Spark only because of its size shares a step with others.
+    """
     spark.answers(body=driver_of(left_behind))
+    shutil.copytree(table.store.root, tmp_path / "idle")
     script = tmp_path / "run.py"
     script.write_text(
         "import dagster as dg\n"
@@ -359,7 +372,8 @@ def test_terminating_a_run_ends_its_spark_application(
         "component = DeltaMaintenanceComponent.from_attributes_dict(attributes={\n"
         f"    'tables': [{{'uri': {table.store.root!r}, 'key': 'lake/events',\n"
         "                'checkpoint': {'max_commits': 1, 'kind': 'v2-json'},\n"
-        "                'engine': {'prefer': 'spark'}}],\n"
+        f"                'engine': {engine}}},\n"
+        f"               {{'uri': {str(tmp_path / 'idle')!r}, 'key': 'lake/idle'}}],\n"
         f"    'spark': {{'spark_home': {str(spark.home)!r}}}}})\n"
         "job = component_defs(component=component).resolve_job_def('delta_maintenance')\n"
         "job.execute_in_process()\n"
@@ -408,8 +422,8 @@ def test_a_checkpoint_by_a_real_spark(
     job = definitions.resolve_job_def("delta_maintenance")
     result = job.execute_in_process(instance=instance)
     (event,) = result.asset_materializations_for_node(OP)
-    (operation,) = event.metadata["operations"].value.records
-    assert operation.data["engine"] == "spark"
+    (operation,) = markdown_rows(str(event.metadata["operations"].value))
+    assert operation["engine"] == "spark"
     assert operation.data["status"] == "done"
     assert [name for name in table.names() if "checkpoint" in name]
     said = capfd.readouterr().err

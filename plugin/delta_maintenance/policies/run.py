@@ -84,7 +84,7 @@ def run(
     with environment.claiming() as claim:
         context = Context(
             table=table,
-            snapshots=NewestSnapshots(table),
+            snapshots=environment.snapshots or NewestSnapshots(table),
             policy_table=policy_table,
             environment=environment,
             plans_on_spark=approvals.plans_on_spark,
