@@ -95,7 +95,6 @@ def test_an_approval_in_dagster_by_clicks(newcomer: Newcomer) -> None:
     with newcomer.running(f"dg dev --port {port}", log), open_browser() as browser:
         newcomer.wait_for("dg dev answers", lambda: answers(address), seconds=180, log=log)
         context = browser.new_context(viewport={"width": 1440, "height": 1000})
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
         seen = context.new_page()
         seen.set_default_timeout(120_000)
         seen.add_init_script("localStorage.setItem('communityNux', '1')")
@@ -111,17 +110,13 @@ def test_an_approval_in_dagster_by_clicks(newcomer: Newcomer) -> None:
             seen.get_by_role("link", name="Launchpad").or_(
                 seen.get_by_role("tab", name="Launchpad")
             ).first.click()
-            launchpad = seen.url
             launch()
-            seen.get_by_text("Show Markdown").first.click()
-            shown = seen.locator("code", has_text="run_approved_plans").last.inner_text()
+            seen.get_by_text("Show Markdown").last.click()
+            link = seen.get_by_role("link", name="Open the launchpad with these plans")
+            filled_in = f"{address}{link.get_attribute('href')}"
         assert len([*events.glob("*.parquet")]) == 111
-        with newcomer.step("what it shows, pasted into the launchpad, runs the plan"):
-            seen.goto(launchpad)
-            seen.locator(".CodeMirror").first.click()
-            seen.keyboard.press("Control+A")
-            seen.evaluate("text => navigator.clipboard.writeText(text)", shown)
-            seen.keyboard.press("Control+V")
+        with newcomer.step("its link fills in the launchpad, which runs the plan"):
+            seen.goto(filled_in)
             launch()
         assert len([*events.glob("*.parquet")]) == 1
 
