@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
+import atexit
 import json
 import os
 import sys
@@ -193,7 +194,12 @@ class SparkDrivers:
             if self._is_ended:
                 raise CancelledError
             self._process = process
-            return process.run()
+            # An interrupt may be raised in the code of Dagster, which does not tell this one.
+            atexit.register(self.end)
+            try:
+                return process.run()
+            finally:
+                atexit.unregister(self.end)
 
     def end(self) -> None:
         """Ends a driver that is still running, and lets no other begin."""
