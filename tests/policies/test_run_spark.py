@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from delta_maintenance.operations import vacuum
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.policies import AssessedOperation
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition import PolicyTable
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked, neglected, run_on
@@ -90,3 +91,23 @@ def test_without_spark_the_operation_fails_with_the_remedy() -> None:
     result = run_on(neglected(), asked(vacuum=True, engine={"prefer": "spark"}))
     assert (result.status, result.exit_status) == ("failed", 2)
     assert "orchestrator" in (result.problem or "")
+
+
+@pytest.mark.parametrize("rules", [{"approval": ["vacuum"]}, {"limits": {"max_deleted_files": 1}}])
+def test_a_plan_of_a_job_that_deletes_nothing_needs_no_second_job(rules: dict[str, Any]) -> None:
+    clean = neglected(dead=0)
+    # The job planned for longer than a plan with deletions is valid.
+    started = RunContext.at(NOW - timedelta(hours=2))
+    plan = vacuum.plan(clean.open().snapshot(), context=started)
+    assert plan.is_noop
+    planned: list[bool] = []
+
+    def submit(*_: object, plan_only: bool = False) -> Mapping[str, Any]:
+        planned.append(plan_only)
+        return plan.to_json()
+
+    policy_table = asked(vacuum=True, engine={"prefer": "spark"}, **rules)
+    approvals = Approvals(plans_on_spark=True)
+    (outcome,) = run_on(clean, policy_table, submit=submit, approvals=approvals).outcomes
+    assert (outcome.engine, outcome.status) == ("spark", "nothing-to-do")
+    assert planned == [True]

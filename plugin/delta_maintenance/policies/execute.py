@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from typing import Any, Literal, Protocol, cast
 
 from delta_maintenance import clock
@@ -279,9 +280,14 @@ class _Request:
         else:
             plan = prepared.plan
         if plan.is_noop:
-            # The job plans again, and nobody has approved any other plan.
-            self.approved = ApprovedPlan.of(self._with_plan(waiting, plan))
-            result = self._by_job() if prepared is None else prepared.apply()
+            if prepared is not None:
+                result = prepared.apply()
+            elif self.record.needs_job(plan):
+                # The job plans again, and nobody has approved any other plan.
+                self.approved = ApprovedPlan.of(self._with_plan(waiting, plan))
+                result = self._by_job()
+            else:
+                result = self._apply_noop(plan)
             return self._outcome_of_result(replace(self.blank, engine=waiting.engine), result)
         beyond = self._beyond(plan, commits_made=commits_made)
         if beyond is not None:
@@ -361,10 +367,16 @@ class _Request:
             beyond = _beyond_deletions(self.limits, self.record.planned_amounts(plan))
             if beyond is not None:
                 return self._stopped_outcome(outcome, beyond, plan)
+            if plan.is_noop:
+                return self._outcome_of_result(outcome, self._apply_noop(plan))
             if self.approved is None:
                 # The job plans again, and no other plan was compared with the limits.
                 self.approved = ApprovedPlan.of(self._with_plan(outcome, plan))
         return self._outcome_of_result(outcome, self._by_job())
+
+    def _apply_noop(self, plan: Any) -> Any:
+        """Applies a job's plan that changes nothing: a second job would only plan again."""
+        return import_module(self.record.code).apply(self.context.table, plan)
 
     def _plan_by_job(self) -> Any:
         plan = self.record.plan.from_json(self._submit(plan_only=True))

@@ -72,7 +72,8 @@ def apply(
     context = context or RunContext()
     started = context.now()
     with locating(table=table.uri):
-        _require_young(plan, started)
+        if not plan.is_noop:
+            _require_young(plan, started)
         if surveyed is None and not plan.is_noop:
             holders = plan.options.holders.as_planned(HeldBack.versions(plan.held))
             options = replace(plan.options, holders=holders)
