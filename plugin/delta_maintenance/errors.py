@@ -8,6 +8,7 @@ whether to try again.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -112,6 +113,17 @@ class DeltaMaintenanceError(Exception):
             quoted = (self.table, self.catalog_name, self.file, self.remedy)
             line = self._line(*(text and shorten(text, _MOST_QUOTED) for text in quoted))
         return shorten(line)
+
+    def _render_traceback_(self) -> list[str]:
+        """Returns the lines that IPython shows: the message, as most errors are no defects.
+
+        `%tb plain` shows the traceback, and so does any other mode than the usual one.
+        """
+        formatter = sys.modules["IPython"].get_ipython().InteractiveTB
+        if formatter.mode != "Context":
+            return list(formatter.structured_traceback(type(self), self, self.__traceback__))
+        lines = formatter.get_exception_only(type(self), self)
+        return ["".join(lines).rstrip(), "%tb plain shows the traceback."]
 
     def _line(
         self, table: str | None, name: str | None, file: str | None, remedy: str | None

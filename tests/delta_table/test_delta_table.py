@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pydoc
+import re
 import sys
 from datetime import timedelta
 from inspect import signature
@@ -42,6 +44,14 @@ def test_every_operation_is_a_method_with_the_options_of_its_record() -> None:
         found = set(signature(method).parameters) - {"self", "dry_run", "version", "report"}
         assert found == {field.name for field in flag_fields(record.options)}
         assert all(f"    {each}: " in method.__doc__ for each in found)
+
+
+def test_docstrings_speak_python_in_80_columns() -> None:
+    for name in BUILT_IN:
+        text = pydoc.plain(pydoc.render_doc(getattr(DeltaTable, name.replace("-", "_"))))
+        _, _, docstring = text.partition("\n    ")
+        assert "--" not in docstring, name
+        assert max(map(len, docstring.splitlines())) <= 80, name
 
 
 @pytest.mark.process
@@ -88,8 +98,39 @@ def test_a_notebook_shows_tables_without_markup_from_names(tmp_path: Path) -> No
     for document in (table.health(), table.history(), table.inspect(), table.optimize()):
         html: Any = document._repr_html_()
         assert "<table>" in html
+        # Notebooks align a cell without a style to the right.
+        assert not re.search(r"<t[hd]\b(?! style=.text-align:left)", html)
         assert "<script>" not in html
     assert "&lt;script&gt;" in table.health()._repr_html_()
+
+
+def test_every_object_has_a_line_of_its_own(table: DeltaTable) -> None:
+    uri, plan = table.uri, table.optimize(dry_run=True)
+    assert repr(table) == f"DeltaTable({uri!r})"
+    assert repr(table.table) == f"Table({uri!r})"
+    assert repr(table.snapshot(version=3)) == f"Snapshot({uri!r}, version=3)"
+    assert repr(table.history(limit=2)) == f"<CommitHistory: {uri}, 2 commits>"
+    assert repr(table.inspect()) == f"<Description: {uri}, version 11>"
+    assert repr(table.health()).startswith(f"<TableHealth: {uri}, version 11 of 20")
+    assert repr(plan) == f"<OptimizePlan: table {uri}, version 11: {plan.reason}>"
+    # As messages of errors and containers show it.
+    assert f"{[table.optimize()]}" == f"[<OptimizeResult: table {uri}, version 12: rewritten>]"
+
+
+def test_a_text_has_no_escape_sequences_where_a_kernel_asks_for_colors(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the kernel of Jupyter sets them.
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-color")
+    assert "version" in str(table.history()) and "\x1b" not in str(table.history())
+
+
+def test_a_size_may_be_a_text(table: DeltaTable) -> None:
+    plan = table.optimize(target_bytes="64 MiB", dry_run=True)
+    assert plan.options.target_bytes == 64 * 1024 * 1024
+    with pytest.raises(InvalidRequestError, match=r"target_bytes: 'big' is not a size; write it"):
+        table.optimize(target_bytes="big")
 
 
 @pytest.mark.parametrize("text", ["7d", "7 days", "P7D", "168h", "1w", "6d 24h"])
@@ -111,8 +152,10 @@ def test_a_duration_may_be_a_text(text: str) -> None:
     assert seen == [timedelta(days=7)]
 
 
-@pytest.mark.parametrize("text", ["", "7", "d", "-7d", "7 years", "P", "7d x", "9" * 30 + "d"])
-def test_a_wrong_duration_names_the_forms(text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "7", 7, 7.5, "d", "-7d", "7 years", "P", "7d x", "9" * 30 + "d"]
+)
+def test_a_wrong_duration_names_the_forms(text: Any) -> None:
     with pytest.raises(InvalidRequestError, match="is not a duration; write it like '7d'"):
         DeltaTable("/t").vacuum(retention=text)
 
@@ -127,10 +170,16 @@ def test_errors_are_those_of_the_operations(table: DeltaTable, tmp_path: Path) -
         table.vacuum(retention="1h")
     with pytest.raises(NotADeltaTableError):
         DeltaTable(tmp_path / "none").health()
-    with pytest.raises(TypeError, match=r"vacuum\(\) got an unexpected keyword argument"):
+    with pytest.raises(
+        TypeError, match=r"vacuum\(\) got an .* 'retentoin'. Did you mean 'retention'"
+    ):
         table.vacuum(retentoin="7d")  # type: ignore[call-overload]
     with pytest.raises(InvalidRequestError, match=r"name columns with the option by\b"):
         table.cluster()
+    with pytest.raises(TypeError, match=r"argument 'colour'$"):
+        table.vacuum(colour="red")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match=r"too many positional arguments; give the options by"):
+        table.vacuum("7d")  # type: ignore[call-overload]
     with pytest.raises(InvalidRequestError, match=r"needs Spark; give DeltaTable a session"):
         table.vacuum(engine="spark")
 
@@ -148,7 +197,7 @@ def test_names_are_listed_where_they_can_be_used(table: DeltaTable) -> None:
     # A table that was opened by its address has no name in a catalog.
     assert [name for name in names if getattr(table, name) is None] == ["catalog_name"]
     assert {"DeltaTable", "open_table"} <= set(dir(delta_maintenance))
-    with pytest.raises(AttributeError, match="vacum"):
+    with pytest.raises(AttributeError, match=r"'vacum'. Did you mean: 'vacuum'\?"):
         table.vacum  # noqa: B018
 
 

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import Parameter, Signature
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address
 from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.delta_table.parts import ExecutionParts
-from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, closest
 from delta_maintenance.ledger.one_operation import delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field, replace_flags
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from delta_maintenance.table.read.table import Table
 
 _logger = logging.getLogger("delta_maintenance")
+_WIDTH = 72
+"""The width of docstrings: `help` indents them by up to 8 columns."""
 
 
 class OperationMethods:
@@ -40,8 +43,9 @@ class OperationMethods:
     def __getattr__(self, name: str) -> Any:
         record = None if name.startswith("_") else known(name.replace("_", "-"))
         if record is None:
+            meant = closest(name, dir(self))
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(text, name=name, obj=self)
+            raise AttributeError(text if meant is None else f"{text}. Did you mean: {meant!r}?")
         return partial(operation_method(record), self)
 
     def __dir__(self) -> Iterable[str]:
@@ -60,7 +64,8 @@ def operation_method(record: AnyOperation) -> Callable[..., Any]:
         try:
             arguments = signature.bind(self, *args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{method.__name__}() {error}") from None
+            problem = _with_suggestion(str(error), kwargs, signature)
+            raise TypeError(f"{method.__name__}() {problem}") from None
         values = {
             name: read_value(flags[name], arguments[name], name=name)
             for name in flags
@@ -131,14 +136,32 @@ def _parameters(record: AnyOperation, fields: Iterable[FlagField]) -> list[Param
 
 
 def _docstring(record: AnyOperation, fields: Iterable[FlagField]) -> str:
-    lines = [record.description, "", "Options:"]
-    lines += [f"    {field.name}: {field.flag.help}" for field in fields]
-    lines.append("    dry_run: change nothing, and return the Plan")
+    parameters = {field.name: field.flag.help for field in fields}
+    parameters["dry_run"] = "change nothing, and return the Plan"
     if record.takes_version:
-        lines.append("    version: the version to work on, by default the latest")
+        parameters["version"] = "the version to work on, by default the latest"
     if record.report is not None:
-        lines.append(f"    report: the address of a new Parquet file with {record.report}")
-    return "\n".join(lines)
+        parameters["report"] = f"the address of a new Parquet file with {record.report}"
+    described = [
+        fill(
+            f"{name}: {text}",
+            _WIDTH,
+            initial_indent="    ",
+            subsequent_indent="        ",
+            break_on_hyphens=False,
+        )
+        for name, text in parameters.items()
+    ]
+    return "\n".join([fill(record.description, _WIDTH), "", "Options:", *described])
+
+
+def _with_suggestion(problem: str, given: Iterable[str], signature: Signature) -> str:
+    """Returns the problem with the arguments of a call, and the keyword that was meant."""
+    if "positional" in problem:
+        return f"{problem}; give the options by their names"
+    unknown = next((name for name in given if name not in signature.parameters), "")
+    meant = closest(unknown, signature.parameters)
+    return problem if meant is None else f"{problem}. Did you mean {meant!r}?"
 
 
 def _run(

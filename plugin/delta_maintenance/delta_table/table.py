@@ -14,7 +14,7 @@ from delta_maintenance.address import Address
 from delta_maintenance.delta_table.methods import OperationMethods
 from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.operations.core.documents import Shown
-from delta_maintenance.operations.core.facts import Facts, Grid, instant_text
+from delta_maintenance.operations.core.facts import Facts, Grid, count_text, instant_text
 from delta_maintenance.operations.health import TableHealth, measure
 from delta_maintenance.operations.health.inspection import Description, describe
 from delta_maintenance.redaction import redact
@@ -32,6 +32,9 @@ class CommitHistory(Shown, list[CommitEntry]):
 
     def heading(self) -> str:
         return self._table
+
+    def summary(self) -> str:
+        return f"{self._table}, {count_text(len(self), 'commit')}"
 
     def facts(self) -> Facts:
         rows = [

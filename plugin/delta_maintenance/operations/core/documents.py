@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from delta_maintenance.operations.core.facts import Facts, Grid, fact_text, shown
 from delta_maintenance.operations.core.record import Record
@@ -39,9 +39,20 @@ class Shown:
 
     __slots__ = ()
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # Otherwise `dataclass` gives the class a `__repr__` with all fields, which IPython prefers
+        # to the methods of a base class.
+        cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]
+        cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
+
     def heading(self) -> str:
         """The title above the facts."""
         raise NotImplementedError
+
+    def summary(self) -> str:
+        """The document in one line."""
+        return self.heading()
 
     def facts(self) -> Facts:
         """The facts, in order."""
@@ -49,6 +60,13 @@ class Shown:
 
     def __str__(self) -> str:
         return facts_text(self.heading(), self.facts())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {printable(self.summary())}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        # IPython stacks the containers: in a list, a document is one line.
+        printer.text(repr(self) if printer.stack[1:] else str(self))
 
     def _repr_html_(self) -> str:
         return facts_html(self.heading(), self.facts())
@@ -74,16 +92,14 @@ def fields_text(title: str, fields: Mapping[str, object]) -> str:
 
 
 def facts_html(title: str, facts: Facts) -> str:
-    """Returns the facts as HTML tables, without scripts or styles of their own."""
+    """Returns the facts as HTML tables, without scripts and style sheets."""
     fields, grids = divide_facts(facts)
-    rows = [
-        f"<tr><th>{escape(name)}</th><td>{_html(value)}</td></tr>" for name, value in fields.items()
-    ]
+    rows = [f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in fields.items()]
     tables = [f"<table>{''.join(rows)}</table>"] if rows else []
     for grid in grids:
-        head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
+        head = "".join(_cell("th", column) for column in grid.columns)
         body = "".join(
-            f"<tr>{''.join(f'<td>{_html(value)}</td>' for value in row)}</tr>" for row in grid.rows
+            f"<tr>{''.join(_cell('td', value) for value in row)}</tr>" for row in grid.rows
         )
         tables.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     return f"<p><b>{escape(printable(title))}</b></p>{''.join(tables)}"
@@ -211,8 +227,10 @@ def without_controls(text: str) -> str:
     )
 
 
-def _html(value: object) -> str:
-    return escape(cell_text(value)).replace("\n", "<br>")
+def _cell(tag: Literal["th", "td"], value: object) -> str:
+    # Notebooks align cells to the right, and only the style of the cell itself overrides that.
+    text = escape(cell_text(value)).replace("\n", "<br>")
+    return f'<{tag} style="text-align:left;vertical-align:top">{text}</{tag}>'
 
 
 def _table_text(grid: Grid) -> str:
@@ -221,7 +239,16 @@ def _table_text(grid: Grid) -> str:
     from rich.console import Console
 
     # The text comes from tables and must not be parsed as markup.
-    out = Console(file=StringIO(), width=_WIDTH, markup=False, emoji=False, highlight=False)
+    # A kernel of Jupyter asks for colors and for rich's own cells; this is plain text.
+    out = Console(
+        file=StringIO(),
+        force_jupyter=False,
+        force_terminal=False,
+        width=_WIDTH,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
     with out.capture() as captured:
         out.print(drawn_table(grid.columns, grid.rows))
     return captured.get().rstrip("\n")
@@ -245,6 +272,8 @@ class Document(Shown, Record):
         """Skipped parts and warnings, with reasons."""
 
     def __init_subclass__(cls) -> None:
+        # With slots, `dataclass` creates the class a second time, which `super()` does not know.
+        super(Document, cls).__init_subclass__()
         # Fields that a class inherits come before its own ones, so each document has these itself.
         own = inspect.get_annotations(cls)
         if not own or "table" in getattr(cls, "__dataclass_fields__", own):
@@ -262,6 +291,10 @@ class Document(Shown, Record):
 
     def heading(self) -> str:
         return _record_of(self).heading(self)
+
+    def summary(self) -> str:
+        outcome = getattr(self, "status", None) or getattr(self, "reason", "")
+        return f"table {self.table}, version {self.version}: {outcome}"
 
     def facts(self) -> Facts:
         return _record_of(self).facts(self)

@@ -73,6 +73,8 @@ def read_value(field: FlagField, value: Any, *, name: str) -> Any:
 
     `name` is the option as the caller spells it, for the `InvalidRequestError`.
     """
+    if field.kind is timedelta and isinstance(value, int | float):
+        value = str(value)  # which is refused, since it has no unit
     parse = parse_size if field.is_size else _PARSERS.get(field.kind)
     if parse is None or not isinstance(value, str):
         return tuple(value) if isinstance(value, list) else value

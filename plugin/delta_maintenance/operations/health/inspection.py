@@ -32,6 +32,9 @@ class Description(Shown, dict[str, Any]):
     def heading(self) -> str:
         return self._table
 
+    def summary(self) -> str:
+        return f"{self._table}, version {self['version']}"
+
     def facts(self) -> Facts:
         protocol, metadata, log = self["protocol"], self["metadata"], self["log"]
         return {

@@ -97,6 +97,9 @@ class Snapshot:
         """Files that were skipped while opening, with reasons."""
         self._reopen = reopen
 
+    def __repr__(self) -> str:
+        return f"Snapshot({self.table!r}, version={self.version})"
+
     @property
     def table(self) -> str:
         """The address of the table."""

@@ -110,6 +110,9 @@ class Table:
         """Where the table was found, with the options of its store; None if it was not opened by
         `open_table`."""
 
+    def __repr__(self) -> str:
+        return f"Table({self.uri!r})"
+
     @property
     def uri(self) -> str:
         """The address of the table root."""
