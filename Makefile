@@ -9,7 +9,8 @@ PY := $(VENV)/bin/python
 # For recipes that start Spark: the machine's Java if it will do, else the one in .venv.
 WITH_JAVA = JAVA_HOME="$$($(PY) tools/java_home.py)" && export JAVA_HOME &&
 
-# The same for tests: their Spark sessions are short, and start faster with some options of Java.
+# The same for tests and the demo: their Spark sessions are short, and start faster with some options
+# of Java.
 WITH_TEST_JAVA = JAVA_HOME="$$($(PY) tools/quick_java.py)" && export JAVA_HOME &&
 
 # pytest in more processes than the two cores of CI, since many tests wait for disks and servers.
@@ -25,7 +26,7 @@ help: ## List these commands
 
 .PHONY: demo
 demo: venv ## Neglected tables in, maintained tables out, the health page; DEMO=--serve keeps it running
-	@$(WITH_JAVA) $(PY) demo/run.py $(DEMO)
+	@$(WITH_TEST_JAVA) $(PY) demo/run.py $(DEMO)
 
 .PHONY: test
 test: check ## The checks, then every short test and a sample of the long ones

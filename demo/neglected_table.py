@@ -13,9 +13,9 @@ from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 from delta_maintenance import clock
 
 COMMITS = 400
-DEVICES = 80
+DEVICES = 40
 """One file each per commit: the table is partitioned by hour and device."""
-READINGS = 4
+READINGS = 8
 CHANNELS = 24
 KEPT_HOURS = 40
 """Every so many hours, what is older is deleted."""

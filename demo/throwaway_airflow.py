@@ -60,9 +60,9 @@ class Airflow:
             raise SystemExit(f"airflow {' '.join(command[:2])} failed")
 
     @contextmanager
-    def api_server(self) -> Iterator[str]:
-        """The address of an API server, which is stopped at the end. Whoever asks is let in, and
-        only this machine can.
+    def api_server(self) -> Iterator[ApiServer]:
+        """An API server that starts, and is stopped at the end. Whoever asks is let in, and only
+        this machine can.
         """
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -86,8 +86,7 @@ class Airflow:
                 start_new_session=True,
             )
         try:
-            self._await(address, process)
-            yield address
+            yield ApiServer(address=address, process=process, log=self.log)
         finally:
             _stop(process)
 
@@ -104,26 +103,35 @@ class Airflow:
             **self.settings,
         }
 
-    def _await(self, address: str, process: subprocess.Popen[bytes]) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServer:
+    """An API server, which may still be starting."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def ask(self, page: str) -> tuple[int, str]:
+        """Waits for the server; returns its answer to a signed-in user: status and text."""
+        self._await()
+        with urlopen(f"{self.address}/auth/token") as response:
+            token = json.load(response)["access_token"]
+        headers = {"Authorization": f"Bearer {token}"}
+        with urlopen(Request(f"{self.address}{page}", headers=headers)) as response:
+            return response.status, response.read().decode()
+
+    def _await(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while True:
             try:
-                urlopen(f"{address}/api/v2/version").close()
+                urlopen(f"{self.address}/api/v2/version").close()
                 return
             except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
+                if self.process.poll() is not None or time.monotonic() > deadline:
                     console.print(self.log.read_text()[-3000:], markup=False)
                     raise SystemExit("airflow api-server did not start") from None
                 time.sleep(0.2)
-
-
-def ask(address: str, page: str) -> tuple[int, str]:
-    """The answer of a page to a signed-in user: status and text."""
-    with urlopen(f"{address}/auth/token") as response:
-        token = json.load(response)["access_token"]
-    request = Request(f"{address}{page}", headers={"Authorization": f"Bearer {token}"})
-    with urlopen(request) as response:
-        return response.status, response.read().decode()
 
 
 def _story(line: str) -> str | None:

@@ -24,6 +24,16 @@ from tests.support.servers.ports import free_port
 pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
 
 
+NOTEBOOK = """
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance(colors="nocolor")
+shell.run_cell("from delta_maintenance import DeltaTable; DeltaTable('none').snapshot()")
+print("with its traceback")
+shell.run_cell("%tb plain")
+"""
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -58,6 +68,17 @@ def test_the_command_line_in_three_minutes(newcomer: Newcomer) -> None:
     told = newcomer.follow(page, since="## Use it in scripts")
     assert "1 table: 1 done" in told
     assert newcomer.minutes < 10
+
+
+def test_an_error_in_a_notebook_is_its_message(newcomer: Newcomer) -> None:
+    newcomer.run("pip install delta-maintenance")
+    newcomer.run("pip install ipython")
+    message = "NotADeltaTableError: table none: the folder _delta_log is missing"
+    lines = newcomer.run(f"python - <<'END'\n{NOTEBOOK}END", name="a notebook")
+    brief, traceback = lines.split("with its traceback")
+    assert message in brief and "%tb plain shows the traceback." in brief
+    assert "File" not in brief
+    assert message in traceback and "in snapshot" in traceback
 
 
 @pytest.mark.dagster
