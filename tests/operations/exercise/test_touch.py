@@ -132,15 +132,15 @@ def test_by_hand(installed: dict[str, str], policy: str, table: str) -> None:
     code = """
     import json, sys
     from delta_maintenance import open_table
-    from delta_maintenance.policies.approval import ApprovedPlan, asks_for_approval
+    from delta_maintenance.policies.approval import Approvals, ApprovedPlan, asks_for_approval
     from delta_maintenance.policies.definition.policy import json_schema, load_policy
     from delta_maintenance.policies.on_demand import run_operation
 
     asked = load_policy(sys.argv[1]).named_tables[0]
     table = open_table(asked.uri)
     (planned,) = run_operation(table, asked, "touch", plan_only=True).outcomes
-    approved = ApprovedPlan.of(planned)
-    (done,) = run_operation(table, asked, "touch", approved=approved).outcomes
+    approvals = Approvals(plans=[ApprovedPlan.of(planned)])
+    (done,) = run_operation(table, asked, "touch", approvals=approvals).outcomes
     asks = asks_for_approval("touch", planned.result)
     print(json.dumps([asks, done.status, "TouchRule" in json_schema()["$defs"]]))
     """
