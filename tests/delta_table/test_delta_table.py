@@ -126,13 +126,6 @@ def test_a_text_has_no_escape_sequences_where_a_kernel_asks_for_colors(
     assert "version" in str(table.history()) and "\x1b" not in str(table.history())
 
 
-def test_a_size_may_be_a_text(table: DeltaTable) -> None:
-    plan = table.optimize(target_bytes="64 MiB", dry_run=True)
-    assert plan.options.target_bytes == 64 * 1024 * 1024
-    with pytest.raises(InvalidRequestError, match=r"target_bytes: 'big' is not a size; write it"):
-        table.optimize(target_bytes="big")
-
-
 @pytest.mark.parametrize("text", ["7d", "7 days", "P7D", "168h", "1w", "6d 24h"])
 def test_a_duration_may_be_a_text(text: str) -> None:
     seen = []

@@ -221,7 +221,10 @@ def test_mappings_merge_key_by_key_and_everything_else_replaces(
         ("version: 1\ntables:\n- uri: /a\n  vaccum: true", ("line 4", "tables[0].vaccum")),
         ("version: 1\ndefaults: {vacuum: {every: 7}}", ("vacuum.every", "unit")),
         ("version: 1\ndefaults: {vacuum: {every: 1 month}}", ("'1 month'",)),
-        ("version: 1\ndefaults: {vacuum: {min_reclaimable: -1}}", ("min_reclaimable", "greater than or equal to 0")),
+        (
+            "version: 1\ndefaults: {vacuum: {min_reclaimable: -1}}",
+            ("min_reclaimable", "greater than or equal to 0"),
+        ),
         ("version: 1\ndefaults: {checkpoint: {max_commits: 0}}", ("max_commits", "1")),
         ("version: 1\ndefaults: {vacuum: 3}", ("defaults.vacuum", "mapping")),
         ("version: 1\ndefaults: {approval: [compact]}", ("approval[0]",)),
