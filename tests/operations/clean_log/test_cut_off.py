@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations import clean_log
@@ -127,6 +128,20 @@ def test_a_copied_table_has_the_age_of_the_copy() -> None:
     planned = plan(table, day(51))
     assert planned.is_noop and "no commit is as old as" in planned.reason
     assert any("only as old as the copy" in note for note in planned.notes)
+
+
+@pytest.mark.conformance("CLEAN-12")
+def test_a_commit_that_states_a_later_time_than_its_file_is_named_with_both() -> None:
+    table = build()
+    table.checkpoint(18)
+    stated = commit_info(timestamp=epoch_millis(day(50)))
+    first = table.read(commit_name(0)) + json.dumps(stated).encode() + b"\n"
+    table.write(commit_name(0), first, at_ms=epoch_millis(day(0)))
+    planned = plan(table, day(51))
+    assert planned.is_noop and "no commit is as old as" in planned.reason
+    (note,) = planned.notes
+    assert f"is from {clock.text(day(0))}, and the commit itself states" in note
+    assert f"{clock.text(day(50))}: the later time counts" in note
 
 
 @pytest.mark.conformance("CLEAN-12")

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance import clock
+from delta_maintenance.operations.core import RunContext, find
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import KINDS
 from delta_maintenance.protocol.delta_log import (
@@ -451,6 +452,22 @@ def test_each_kind_is_found_and_nothing_else(kind: str) -> None:
     (first,) = (finding for finding in found.first(20) if finding.kind == kind)
     assert first.path == seed.path
     assert (first.severity, first.remedy != "") == (KINDS[kind].severity, True)
+
+
+@pytest.mark.conformance("CLU-01")
+@pytest.mark.parametrize("domain", ['{"clusteringColumns":', '{"clusteringColumns":[["gone"]]}'])
+@pytest.mark.parametrize("options", [{"by": ("id",)}, {"none": True}])
+def test_a_damaged_clustering_domain_is_found_until_it_is_set_again(
+    domain: str, options: Mapping[str, Any]
+) -> None:
+    table = SoundTable(configuration=ROW_ID_COLUMNS, extras=False)
+    table.step(_with_feature("clustering"), log.domain("delta.clustering", domain))
+    (finding,) = look(table).findings.first(1)
+    assert finding.kind == "lost-clustering" and "is damaged" in finding.problem
+    record = find("set-clustering")
+    prepared = record.prepare(table.open(), record.options(**options), RunContext())
+    assert prepared is not None and prepared.apply().status == "committed"
+    assert not look(table).findings.counts
 
 
 def test_a_sound_table_has_no_findings_by_any_route() -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -45,6 +45,22 @@ def test_the_series_contains_the_newest_commits_with_their_metrics() -> None:
     ]
     assert [p.timestamp for p in seen.commits] == [NOW - n * DAY for n in (28, 27, 26)]
     assert health(table, max_commits=0).commits == ()
+
+
+def test_a_day_of_which_only_the_newest_commits_are_counted_says_so() -> None:
+    table = Folder()
+    for number in range(5):
+        table.log(commit_info(f"WRITE {number}"), days=30 - number // 3)
+    bars = {text.split()[0]: text.split("█ ")[1] for text in commits_a_day(table, max_commits=4)}
+    assert bars == {
+        f"{NOW - 30 * DAY:%Y-%m-%d}": "at least 2 (only the newest 4 are counted)",
+        f"{NOW - 29 * DAY:%Y-%m-%d}": "2",
+    }
+    assert not [text for text in commits_a_day(table, max_commits=6) if "at least" in text]
+
+
+def commits_a_day(table: Folder, **options: Any) -> list[str]:
+    return cast("list[str]", health(table, **options).facts()["commits a day"])
 
 
 def test_commits_carry_their_own_times_where_the_table_says_so() -> None:

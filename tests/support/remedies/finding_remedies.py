@@ -193,7 +193,7 @@ REMEDIES: Mapping[str, tuple[Answer, ...]] = {
         "set-properties --set delta.compatibility.symlinkFormatManifest.enabled=true"
     ),
     "archived-data-file": played(RETRIEVE),
-    "missing-data-file": (*played(RESTORE), *played("fsck --remove-missing-files")),
+    "missing-data-file": (*played(RESTORE), *played("files", "fsck --remove-missing-files")),
     "misnamed-file": REPAIRED,
     "doubtful-file": played(
         Act("the file is copied to the name", lambda t: t.store.put("c", DATA))

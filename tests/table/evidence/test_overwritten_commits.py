@@ -11,6 +11,7 @@ from delta_maintenance.clock import instant
 from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.limits import ReadLimits
 from delta_maintenance.operations.core import RunContext, find
+from delta_maintenance.operations.health import measure
 from delta_maintenance.policies.assess import assess_table
 from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.table.evidence.overwritten_commits import states_of, verify_guarded
@@ -85,6 +86,7 @@ def test_a_sound_commit_is_verified_by_all(table: TableBuilder, store: SteppedSt
     verify_guarded(store)
     assert assessed(store).status != "failed"
     assert kinds(run(store, "fsck")) == {}
+    assert measure(Table(store).snapshot(), now=instant(store.clock_ms)).warnings == ()
     assert set_property(store).version == 2
 
 
@@ -121,6 +123,9 @@ def test_an_overwritten_commit_is_named_with_what_was_lost(
             run(store, verb, **options)
     assessment = assessed(store)
     assert assessment.exit_status == 5 and "was overwritten" in assessment.problem
+    (warning,) = measure(Table(store).snapshot(), now=instant(store.clock_ms)).warnings
+    assert warning.startswith("version 1: ") and warning.endswith("run fsck, which says what to do")
+    assert all(text in warning for text in words)
 
 
 def test_an_assessment_waits_for_the_end_of_the_window(

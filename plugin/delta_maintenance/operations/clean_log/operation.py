@@ -53,7 +53,11 @@ from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.history import file_times, newest_commit_not_after
+from delta_maintenance.table.read.history import (
+    file_times,
+    newest_commit_not_after,
+    recorded_time,
+)
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import (
     LogInventory,
@@ -168,7 +172,7 @@ class _Decision:
             snapshot, listing, times, instant_ms=epoch_millis(self.instant)
         )
         if self.commit is None:
-            self._note_oldest(times)
+            self._note_oldest(times, listing)
             return self._nothing(f"no commit is as old as {clock.text(self.instant)}")
         self._stop_at_holds(inventory, self.commit)
         checkpoint, passed_over = newest_sound_checkpoint(
@@ -291,13 +295,21 @@ class _Decision:
             )
         return requested
 
-    def _note_oldest(self, times: Mapping[int, int]) -> None:
-        if times:
-            oldest = min(times)
-            time = clock.text(clock.instant(times[oldest]))
+    def _note_oldest(self, times: Mapping[int, int], listing: LogListing) -> None:
+        """Says which time of the oldest commit keeps it."""
+        if not times:
+            return
+        oldest = min(times)
+        file_time = f"the file of the oldest commit, {oldest}, is from {_time_text(times[oldest])}"
+        recorded = recorded_time(self.snapshot.log.store, listing.commits[oldest])
+        if recorded is not None and recorded > times[oldest]:
             self.notes.append(
-                f"the file of the oldest commit, {oldest}, is from {time}; "
-                "the files of a copied table are only as old as the copy"
+                f"{file_time}, and the commit itself states {_time_text(recorded)}: the later time "
+                "counts"
+            )
+        else:
+            self.notes.append(
+                f"{file_time}; the files of a copied table are only as old as the copy"
             )
 
     def _ages(self) -> LogFileAges:
@@ -444,6 +456,10 @@ class _CleanupRun:
             )
             return []
         return [name for name in names if f"{LOG_DIRECTORY}/{name}" not in in_use]
+
+
+def _time_text(epoch_ms: int) -> str:
+    return clock.text(clock.instant(epoch_ms))
 
 
 def _live(snapshot: Snapshot) -> Tally:

@@ -151,7 +151,7 @@ _CAUSES = ("needed-overwritten-commit", "overwritten-commit")
 _MOST_PATH = 4096
 _RANK: Mapping[Severity, int] = {"corrupt": 0, "warning": 1, "note": 2}
 
-_RESTORE = "restore it from a backup"
+_RESTORE = "restore it from the versions of the store or from a backup"
 _AGED = "; the finding ends when clean-log deletes the commit, after a new checkpoint"
 _BY_WRITER = "find the writer of the commit, and let it commit the intended state again"
 _IN_HISTORY = f"{_BY_WRITER}{_AGED}"
@@ -386,8 +386,9 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "missing-data-file": FindingKind(
         "corrupt",
-        f"{_RESTORE}; if its rows are lost for good, run fsck --remove-missing-files, which "
-        "removes the entry from the table",
+        f"{_RESTORE}; if there is none, see with files how many rows it had in which partition, and "
+        "write them again from their source or from an older version; run fsck "
+        "--remove-missing-files only then, because it removes the entry and the rows from the table",
     ),
     "misnamed-file": FindingKind(
         "corrupt", "run fsck --repair, which copies the file to the name that readers look for"

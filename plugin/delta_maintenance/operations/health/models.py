@@ -343,8 +343,14 @@ def _commits_by_day(health: TableHealth) -> Iterator[str]:
         days[day] = days.get(day, 0) + 1
     newest_days = sorted(days)[-_DAYS:]
     largest = max((days[day] for day in newest_days), default=1)
+    cut_day = None
+    if health.commits and health.commits[0].version > (health.oldest_version or 0):
+        cut_day = min(days)
     for day in newest_days:
-        yield f"{day} {_bar(days[day], largest)} {days[day]:,}"
+        counted = f"{days[day]:,}"
+        if day == cut_day:
+            counted = f"at least {counted} (only the newest {len(health.commits):,} are counted)"
+        yield f"{day} {_bar(days[day], largest)} {counted}"
 
 
 def _bar(number: int, largest: int) -> str:

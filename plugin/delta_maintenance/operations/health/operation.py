@@ -53,6 +53,7 @@ from delta_maintenance.protocol.row_tracking.row_ids import row_tracking_state
 from delta_maintenance.protocol.schema.clustering import clustering_columns
 from delta_maintenance.protocol.statistics.clustering import current_columns
 from delta_maintenance.storage.core.base import Store
+from delta_maintenance.table.evidence.overwritten_commits import describe_loss, states_of
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.history import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
@@ -134,6 +135,7 @@ def measure(
             *properties.problems,
             *series.warnings,
             *unreadable,
+            *_overwritten(store, inventory),
             *_unasked_clean_up(snapshot, inventory),
             *_backlog(unreported or 0),
         ),
@@ -158,6 +160,15 @@ def _kept_versions(store: Store) -> tuple[tuple[KeptVersion, ...], tuple[str, ..
         return read_kept_versions(store), ()
     except RefusedError as error:
         return (), (str(error),)
+
+
+def _overwritten(store: Store, inventory: LogInventory) -> Iterator[str]:
+    """Yields a warning for each guarded commit that Delta Spark overwrote."""
+    listing = inventory.listing
+    for guard, state in states_of(store, listing.guarded, listing.commits):
+        if state == "overwritten":
+            lost = describe_loss(store, guard)
+            yield f"version {guard.version}: {lost.problem}; run fsck, which says what to do"
 
 
 def _unasked_clean_up(snapshot: Snapshot, inventory: LogInventory) -> Iterator[str]:

@@ -355,8 +355,8 @@ def require_no_missing(
                 raise CorruptTableError(
                     f"a file of the table is missing, one of {len(missing)} that were not listed",
                     file=path,
-                    remedy="find the cause with fsck; to vacuum nevertheless, give "
-                    "--ignore-missing-files",
+                    remedy="find the cause with fsck, and restore the file; to vacuum "
+                    "nevertheless, give --ignore-missing-files",
                 )
 
 

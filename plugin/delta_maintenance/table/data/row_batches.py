@@ -33,7 +33,7 @@ def reading_error(error: Exception, *, file: str) -> DeltaMaintenanceError:
     """
     text = " ".join(str(error).split())[:300]
     if isinstance(error, FileNotFoundError):
-        remedy = "see with fsck what else is missing"
+        remedy = "run fsck, which names each missing file and what to do about its rows"
         return CorruptTableError("the data file is gone", file=file, remedy=remedy)
     problem = f"the data file cannot be read ({text})"
     if "encrypt" in text.lower():

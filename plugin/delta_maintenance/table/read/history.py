@@ -278,14 +278,17 @@ def _first_after(store: Store, entries: Sequence[LogEntry], instant_ms: int) -> 
     young = len(entries)
     # Read from the last to the first.
     position = len(entries)
-    for _, time in read_ahead(store, entries, lambda entry: _recorded_time(store, entry)):
+    for _, time in read_ahead(store, entries, lambda entry: recorded_time(store, entry)):
         position -= 1
         if time is not None and time > instant_ms:
             young = position
     return young
 
 
-def _recorded_time(store: Store, entry: LogEntry) -> int | None:
+def recorded_time(store: Store, entry: LogEntry) -> int | None:
+    """Returns the latest time in a commit itself, in milliseconds since 1970-01-01 UTC; None if it
+    states none, cannot be read, or was deleted.
+    """
     try:
         text = read_without_files(store, entry)
         return told_time(parse_other_lines(text, commit_info=True)[0].commit_info)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError
+from delta_maintenance.errors import CorruptTableError, RefusedError
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.fsck.findings import Findings
 from delta_maintenance.operations.fsck.inputs import LiveFiles
@@ -50,6 +50,7 @@ from delta_maintenance.protocol.schema.types import (
     parse_schema,
     walk,
 )
+from delta_maintenance.protocol.statistics.clustering import current_columns
 from delta_maintenance.protocol.statistics.columns import stats_columns_problem
 from delta_maintenance.table.data.footers import RowCounter, with_last_count
 from delta_maintenance.table.read.partition_codes import partition_types
@@ -107,6 +108,11 @@ def _of_metadata(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
             f"the table has the feature clustering, but not the domain {CLUSTERING}: its "
             "clustering columns are lost, for example by a checkpoint without them",
         )
+    with suppress(CorruptTableError):  # Reported with the schema.
+        try:
+            current_columns(snapshot.protocol, snapshot.metadata, snapshot.domain_metadata)
+        except RefusedError as error:
+            yield "lost-clustering", f"the domain {CLUSTERING} is damaged: {error.problem}"
     if clustering_columns(snapshot.domain_metadata) != () and snapshot.metadata.partition_columns:
         yield "clustered-and-partitioned", "the table is both clustered and partitioned"
 
