@@ -97,7 +97,8 @@ class SparkVacuum(SparkEngine):
             roots=snapshot.log.store.addresses,
             requires_all=request.requires_all,
             has_directories=isinstance(snapshot.log.store, LocalStore),
-            came=came.in_use,
+            in_use=came.in_use,
+            in_retention=came.in_retention,
             held={held.holder: held.paths for held in request.held},
         )
         bucket_rows = by_label(rows, buckets).mapInArrow(search.find, log_shares.SCHEMA).persist()

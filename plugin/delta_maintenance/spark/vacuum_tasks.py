@@ -35,7 +35,13 @@ from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_f
 from delta_maintenance.operations.vacuum.engine import first_covered
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
-from delta_maintenance.protocol.columns import booleans, integers, rows_by_group, to_bools
+from delta_maintenance.protocol.columns import (
+    Hashes,
+    booleans,
+    integers,
+    rows_by_group,
+    to_bools,
+)
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.vacuum import Mask, ProtectedPaths, checksum_owners, hash_paths
 from delta_maintenance.spark.log_shares import (
@@ -143,6 +149,7 @@ class ShareReferences:
                 )
                 yield from self._protected_paths(files.adds)
             locations, names = references.in_use.hashes()
+            in_retention = references.in_retention.hashes()
         except DeltaMaintenanceError as error:
             if error.retryable:
                 raise
@@ -150,21 +157,12 @@ class ShareReferences:
             yield from (ShareRow(label, -1, "error", payload) for label in range(self.buckets))
             return
         if self.holder is not None:
-            none = np.empty(0, np.uint64)
-            reference_rows = [
-                (label, locations[rows], none)
-                for label, rows in _by_bucket(locations, self.buckets)
-            ]
-            if len(names):
-                reference_rows += [(label, none, names) for label in range(self.buckets)]
-            for label, *hashes in reference_rows:
+            for label, *hashes in _hashes_by_bucket(locations, names, self.buckets):
                 yield ShareRow(label, _REFERENCES, "held", pickle.dumps((self.holder, *hashes)))
             return
-        for label, rows in _by_bucket(locations, self.buckets):
-            yield ShareRow(label, _REFERENCES, "in use", locations[rows].tobytes())
-        if len(names):
-            for label in range(self.buckets):
-                yield ShareRow(label, _REFERENCES, "names outside", names.tobytes())
+        for kind, hashes in (("in use", (locations, names)), ("in retention", in_retention)):
+            for label, *of_bucket in _hashes_by_bucket(*hashes, self.buckets):
+                yield ShareRow(label, _REFERENCES, kind, pickle.dumps(of_bucket))
         for expired in references.expired:
             yield from expired_rows(expired, self.buckets)
         tally = ReferenceTally(
@@ -224,8 +222,10 @@ class BucketSearch:
     roots: tuple[str, ...]
     requires_all: bool
     has_directories: bool
-    came: ProtectedPaths
-    """Files that newer commits than the version that was read refer to."""
+    in_use: ProtectedPaths
+    """Files that newer commits than the version that was read add."""
+    in_retention: ProtectedPaths
+    """Files that they, or commits within the retention, remove."""
     held: Mapping[str, ProtectedPaths | None]
     """The holders, with files beside those of their versions."""
 
@@ -244,16 +244,15 @@ class BucketSearch:
         entries: list[pa.Table] = []
         tallies: list[ReferenceTally] = []
         held = {holder: ProtectedPaths(self.roots) for holder in self.held}
-        none = np.empty(0, np.uint64)
         for row in rows:
             match row.kind:
                 case "error":
                     yield ShareRow(label, 0, "error", bytes(row.payload))
                     return
                 case "in use":
-                    references.in_use.add_hashes(np.frombuffer(row.payload, np.uint64), none)
-                case "names outside":
-                    references.in_use.add_hashes(none, np.frombuffer(row.payload, np.uint64))
+                    references.in_use.add_hashes(*pickle.loads(row.payload))
+                case "in retention":
+                    references.in_retention.add_hashes(*pickle.loads(row.payload))
                 case "held":
                     holder, *hashes = pickle.loads(row.payload)
                     held[holder].add_hashes(*hashes)
@@ -267,7 +266,8 @@ class BucketSearch:
                         references.expired += table["location"].chunks
                     else:
                         references.live += table["path"].chunks
-        references.in_use.update(self.came)
+        references.in_use.update(self.in_use)
+        references.in_retention.update(self.in_retention)
         for holder, paths in self.held.items():
             if paths is not None:
                 held[holder].update(paths)
@@ -439,6 +439,17 @@ def _by_bucket(
     # The lowest bits select the shares of the log, so they are the same for all rows here.
     bucket = ((hashes >> np.uint64(20)) % np.uint64(buckets)).astype(np.int64)
     return rows_by_group(bucket, buckets)
+
+
+def _hashes_by_bucket(
+    locations: Hashes, names: Hashes, buckets: int
+) -> Iterator[tuple[int, Hashes, Hashes]]:
+    """Yields each bucket with the hashes of its locations; each gets all names."""
+    none = np.empty(0, np.uint64)
+    for label, rows in _by_bucket(locations, buckets):
+        yield label, locations[rows], none
+    if len(names):
+        yield from ((label, none, names) for label in range(buckets))
 
 
 def _payloads(label: int, age: int, kind: str, table: pa.Table) -> Iterator[ShareRow]:

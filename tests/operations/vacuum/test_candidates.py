@@ -43,12 +43,25 @@ def test_only_old_unreferenced_files_are_deleted() -> None:
     groups = {group.reason: group.samples[0].path for group in planned.plan.groups}
     assert groups == {"expired-tombstone": "p=1/old.parquet", "unreferenced": "p=2/never.parquet"}
     kept = {group.why.partition(":")[0]: group.count for group in planned.plan.kept}
-    assert kept["in use"] == 2 and kept["recent"] == 1
+    assert kept == {"live": 1, "in retention": 1, "recent": 1, "hidden": 4}
     assert table.files() == before and table.version == 3, "a plan changes nothing"
     result = table.vacuum(planned)
     assert (result.status, result.deleted, result.bytes) == ("vacuumed", 2, 2)
     assert before - table.files() == paths_of(planned)
     assert table.vacuum().status == "nothing-to-do"
+
+
+def test_a_plan_that_deletes_nothing_because_of_holders_says_so() -> None:
+    table = Folder()
+    table.log(add("live.parquet"), add("old.parquet"))
+    table.log(removed("old.parquet", 9), days=9)
+    table.file("live.parquet", "old.parquet")
+    planned = table.survey(keep_versions=(1,)).plan
+    assert planned.is_noop and planned.reason.startswith("holders keep 1 unreferenced file from")
+    assert [(held.holder, held.files) for held in planned.held] == [("--keep-version 1", 1)]
+    kept = {group.why.partition(":")[0]: group.count for group in planned.kept}
+    assert (kept["live"], kept["held"]) == (1, 1)
+    assert table.survey().plan.files == 1
 
 
 @pytest.mark.conformance("VAC-04", "VAC-05")

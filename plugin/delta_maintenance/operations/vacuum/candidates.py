@@ -47,6 +47,9 @@ from delta_maintenance.storage.core.listing import (
 DEAD_FILES = pa.schema([*STATUSES, ("reason", pa.uint8())])
 """Files that may be deleted, each with its `Reason`."""
 
+LIVE = "live: the newest version needs them"
+IN_RETENTION = "in retention: removed from the table, and older versions need them"
+HELD = "held: see the holders"
 HIDDEN = "hidden: a name that begins with _ or ."
 _LOOKED_AT_ONCE = 100
 _SAMPLES = 5
@@ -245,8 +248,10 @@ def out_of_use(
         hidden &= ~to_bools(pc.is_in(paths, value_set=recorded))
     dead.keep(HIDDEN, int(hidden.sum()))
     in_use = ~hidden & references.in_use.covers(paths)
-    dead.keep("in use", int(in_use.sum()))
-    files = files.filter(booleans(~(hidden | in_use)))
+    dead.keep(LIVE, int(in_use.sum()))
+    in_retention = ~(hidden | in_use) & references.in_retention.covers(paths)
+    dead.keep(IN_RETENTION, int(in_retention.sum()))
+    files = files.filter(booleans(~(hidden | in_use | in_retention)))
     odd = unclean(_one(files["path"]))
     dead.keep(
         "ambiguous: a name that stores or readers could mistake for another one", odd.true_count
@@ -262,7 +267,7 @@ def not_held(files: pa.Table, references: FileReferences, dead: DeadFiles) -> pa
         held |= covered
         size = pc.sum(files["size"].filter(booleans(covered))).as_py() or 0
         dead.held[holder] = dead.held.get(holder, Sum()) + Sum(int(covered.sum()), size)
-    dead.keep("held: see the holders", int(held.sum()))
+    dead.keep(HELD, int(held.sum()))
     return files.filter(booleans(~held)) if held.any() else files
 
 
@@ -328,7 +333,7 @@ def old_enough(store: Store, files: pa.Table, search: Search, dead: DeadFiles) -
     has_time = pc.greater(files["modified_ms"], 0)
     old = pc.less(files["modified_ms"], search.modified_before_ms)
     dead.keep(
-        "recent: within the retention, or part of a commit in progress",
+        "recent: unreferenced, but a commit in progress may still add them",
         pc.sum(pc.and_(has_time, pc.invert(old))).as_py() or 0,
     )
     dead.keep("of unknown age", pc.sum(pc.invert(has_time)).as_py() or 0)

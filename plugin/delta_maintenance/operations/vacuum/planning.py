@@ -27,7 +27,7 @@ from delta_maintenance.operations.vacuum import (
     VacuumOptions,
     VacuumPlan,
 )
-from delta_maintenance.operations.vacuum.candidates import ReasonTally, Search
+from delta_maintenance.operations.vacuum.candidates import HELD, ReasonTally, Search
 from delta_maintenance.operations.vacuum.deletion import require_deletable_root
 from delta_maintenance.operations.vacuum.engine import Found, LocalVacuum, Request, VacuumEngine
 from delta_maintenance.operations.vacuum.held_files import HeldFiles, files_in_manifests, files_of
@@ -308,7 +308,7 @@ class _SurveyRun:
         removed = Removals(self.snapshot.log.tail, entries, times, since_ms=self.before_ms)
         for actions, is_recent in removed.actions():
             if is_recent:
-                references.in_use.add(actions)
+                references.in_retention.add(actions)
             else:
                 references.record(actions, rules=self.settings.rules)
         if self.options.mode == "full" and removed.swept_to is not None:
@@ -341,7 +341,7 @@ class _SurveyRun:
         advanced = advance(self.snapshot)
         for commit in advanced.commits:
             references.in_use.add(commit.adds)
-            references.in_use.add(commit.removes)
+            references.in_retention.add(commit.removes)
         if advanced.commits:
             require_vacuumable(advanced.snapshot)
             require_same_settings(self.settings, advanced.snapshot)
@@ -414,7 +414,7 @@ class _SurveyRun:
             logs_commits=logs if logs is not None else self.store.address.kind is not StoreKind.S3,
             first_commit=window.first if window is not None and swept else None,
             last_commit=self.swept_to,
-            reason=self._reason(files, window),
+            reason=self._reason(files, dead.kept.get(HELD, 0), window),
             notes=tuple(dict.fromkeys(self.notes)),
         )
 
@@ -434,7 +434,7 @@ class _SurveyRun:
         )
         return (*versions, *files)
 
-    def _reason(self, files: int, window: LogWindow | None) -> str:
+    def _reason(self, files: int, held: int, window: LogWindow | None) -> str:
         since = clock.text(self.before)
         if window is not None and window.is_empty:
             return f"no commit from before {since} is left that no vacuum went through"
@@ -442,6 +442,9 @@ class _SurveyRun:
             return (
                 f"these files, which commits {window.first} to {window.last} removed, still exist"
             )
+        if not files and held:
+            kept = f"{count_text(held, 'unreferenced file')} from before {since}"
+            return f"holders keep {kept}, and there are no others"
         if not files:
             return f"no file from before {since} is unreferenced"
         return f"no version and no tombstone since {since} needs these files"

@@ -68,7 +68,9 @@ class FileReferences:
     """The referenced files of one or several versions, each under every spelling."""
 
     in_use: ProtectedPaths
-    """Files of live adds, and of unexpired tombstones."""
+    """Files of live adds."""
+    in_retention: ProtectedPaths
+    """Files of unexpired tombstones, and of removes of recent commits. They are kept as well."""
     expired: list[pa.BinaryArray] = field(default_factory=list)
     """Files of expired tombstones, and `recorded` ones; some of them may also be live."""
     live: list[pa.StringArray] = field(default_factory=list)
@@ -86,7 +88,7 @@ class FileReferences:
     @classmethod
     def none(cls, roots: tuple[str, ...], *, keeps_live: bool = True) -> FileReferences:
         """Returns empty references; `roots` are the addresses of the table."""
-        return cls(ProtectedPaths(roots), keeps_live=keeps_live)
+        return cls(ProtectedPaths(roots), ProtectedPaths(roots), keeps_live=keeps_live)
 
     def record(self, removed: pa.Table, *, rules: VisibilityRules) -> None:
         """Adds files that the log records as removed, if their names alone do not make them
@@ -199,7 +201,7 @@ def take_references(
         return
     times = deletion_times(tombstones, commit_times=commit_times)
     protects = pc.fill_null(pc.greater_equal(times, deleted_before_ms), True)
-    references.in_use.add(tombstones.filter(protects))
+    references.in_retention.add(tombstones.filter(protects))
     expired = tombstones.filter(pc.invert(protects))
     references.expired += spellings_of(expired, roots=references.in_use.roots).locations
     references.ageless_tombstones += times.null_count
