@@ -152,6 +152,32 @@ def test_a_run_within_the_window_is_refused_before_it_writes(store: SteppedStore
     assert not [request for request in store.requests if request.startswith("put")]
 
 
+def test_a_dry_run_says_that_the_run_would_be_refused(store: SteppedStore) -> None:
+    """As an assessment does, for whose commits the policy states the other writers."""
+    store.spark_commits(log.add("s"))
+    assert "are not specified; give --other-writers" in dry_run(store)
+    assert "could overwrite the commit" in dry_run(store, other_writers="spark")
+    assert "within the quiet window" in dry_run(store, **SPARK)
+    assert dry_run(store, other_writers="conditional_put") == ""
+    store.clock_ms += 10 * MINUTE
+    assert dry_run(store, **SPARK) == ""
+    store.put("old.parquet", b"")
+    store.clock_ms += 30 * 24 * 60 * MINUTE
+    vacuum = {"mode": "full", "ignore_missing_files": True}
+    assert dry_run(store, "vacuum", **vacuum) == "", "it commits nothing on S3"
+    assert "are not specified" in dry_run(store, "vacuum", log_commits=True, **vacuum)
+
+
+def dry_run(store: SteppedStore, verb: str = "optimize", **options: Any) -> str:
+    """Returns the note of a plan that would be refused; empty without one."""
+    record = find(verb)
+    context = RunContext.at(instant(store.clock_ms), plan_only=True)
+    prepared = record.prepare(Table(store), record.options(**options), context)
+    assert prepared is not None and not prepared.plan.is_noop
+    notes = [note for note in prepared.plan.notes if note.startswith("the run would be refused: ")]
+    return "".join(notes)
+
+
 def test_a_run_of_several_commits_ends_with_those_that_it_has_made(store: SteppedStore) -> None:
     """Own commits end no window, those of others do."""
     TableBuilder(store).commit(

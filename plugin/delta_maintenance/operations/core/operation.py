@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial, reduce
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from delta_maintenance.address import Access
-from delta_maintenance.clock import Clock, epoch_millis
-from delta_maintenance.errors import locating
+from delta_maintenance.clock import epoch_millis
+from delta_maintenance.errors import RefusedError, locating
 from delta_maintenance.operations.core.context import Prepared, RunContext
 from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.table.commit.other_writers import guarded_window
+from delta_maintenance.table.commit.other_writers import (
+    DeclaredWriters,
+    guarded_window,
+    require_declared_writers,
+)
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.assessment import LastRun
@@ -285,33 +290,51 @@ class OperationRecord(Generic[O, P, R]):
         own_prepare = getattr(code, "prepare", None)
         if own_prepare is not None:
             prepared: Prepared[P, R] | None = own_prepare(table, options, context)
-            return prepared and self._guard_apply(prepared, table, options, context.now)
+            return prepared and self._guard_apply(prepared, table, options, context)
         subject = table if self.takes == "table" else context.snapshot_of(table)
         plan: P = code.plan(subject, options, context)
         if getattr(plan, "engine", "local") != "spark":
             context = context.without_engine()
         reused = {"snapshot": subject} if self.reuses_snapshot else {}
         apply = partial(code.apply, table, plan, context, **reused)
-        return self._guard_apply(Prepared(plan=plan, apply=apply), table, options, context.now)
+        return self._guard_apply(Prepared(plan=plan, apply=apply), table, options, context)
 
     def _guard_apply(
-        self, prepared: Prepared[P, R], table: Table, options: O, now: Clock
+        self, prepared: Prepared[P, R], table: Table, options: O, context: RunContext
     ) -> Prepared[P, R]:
         """Returns it with an `apply` that is refused within the quiet window, if there is one, and
-        that verifies guarded commits afterwards, whatever its outcome.
+        that verifies guarded commits afterwards, whatever its outcome. A plan that is not applied
+        gets a note if its commits would be refused now.
         """
-        declared: Any = options
-        quiet = guarded_window(table.uri, declared) if has_field(options, "quiet") else None
-        if quiet is None or prepared.plan.is_noop or not self.may_commit_on_s3(options):
+        plan, declared = prepared.plan, cast("DeclaredWriters", options)
+        if plan.is_noop or not self.asks_for_writers or not self.may_commit_on_s3(options):
+            return prepared
+
+        def require_quiet_window() -> timedelta | None:
+            from delta_maintenance.table.commit.guarded import require_quiet
+
+            quiet = guarded_window(table.uri, declared)
+            if quiet is not None:
+                now_ms = epoch_millis(context.now())
+                require_quiet(table.store, plan.version, quiet=quiet, now_ms=now_ms)
+            return quiet
+
+        if context.plan_only:
+            try:
+                require_declared_writers(table.uri, declared)
+                require_quiet_window()
+            except RefusedError as error:
+                note = f"the run would be refused: {error.problem}; {error.remedy}"
+                return replace(prepared, plan=replace(plan, notes=(*plan.notes, note)))
+            return prepared
+        if guarded_window(table.uri, declared) is None:
             return prepared
 
         def apply() -> R:
-            from delta_maintenance.table.commit.guarded import require_quiet
             from delta_maintenance.table.evidence.overwritten_commits import verify_guarded
 
             with locating(table=table.uri):
-                version, now_ms = prepared.plan.version, epoch_millis(now())
-                require_quiet(table.store, version, quiet=quiet, now_ms=now_ms)
+                require_quiet_window()
             try:
                 return prepared.apply()
             finally:
