@@ -59,7 +59,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "purge": ("--above-percent", "0", "--other-writers", "conditional_put"),
     "expire": (
         *("id", "--unit", "us", "--older-than", "1 day", "--mixed", "rewrite"),
-        *("--other-writers", "conditional_put"),
+        *("--other-writers", "conditional_put", "--allow-large-delete"),
     ),
     "cluster": ("--by", "id", "--other-writers", "conditional_put"),
     # Carried out, it would start Spark.

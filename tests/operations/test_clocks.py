@@ -46,7 +46,7 @@ def aged(context: RunContext) -> Case:
     for age in AGES:
         table.append(age)
     at(table.store)
-    options = ExpireOptions(column="t", older_than=30 * DAY)
+    options = ExpireOptions(column="t", older_than=30 * DAY, allow_large_delete=True)
     plan = expire.plan(Table(table.store).snapshot(), options, context)
     young = {first + number for number, age in enumerate(AGES) if age < 30}
     return Case(
@@ -137,7 +137,7 @@ def test_a_log_with_a_file_of_the_last_minutes_needs_no_temporary_file(lately: b
     at(store)
     if lately:
         store.put(f"_delta_log/{6:020}.json", b'{"commitInfo":{}}')
-    options = ExpireOptions(column="t", older_than=30 * DAY)
+    options = ExpireOptions(column="t", older_than=30 * DAY, allow_large_delete=True)
     plan = expire.plan(Table(store).snapshot(), options, by(MINUTE))
     assert expire.apply(Table(store), plan, by(MINUTE)).status == "expired"
     assert any(each.endswith(".tmp") for each in store.requests) is not lately

@@ -88,7 +88,7 @@ def test_each_verb_leaves_manifests_of_the_live_files(
         table.purge()
 
     steps: dict[str, Callable[[], Any]] = {
-        "expire": lambda: table.expire(column="t", older_than="30d"),
+        "expire": lambda: table.expire(column="t", older_than="30d", allow_large_delete=True),
         "optimize": lambda: table.optimize(full=True),
         "purge": purge,
         "cluster": lambda: table.cluster(by=["a"], full=True),

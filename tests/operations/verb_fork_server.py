@@ -22,7 +22,7 @@ from typing import Any
 
 from delta_maintenance.operations.core import RunContext
 
-_OLD = ("at", "--unit", "s", "--older-than", "30 days")
+_OLD = ("at", "--unit", "s", "--older-than", "30 days", "--allow-large-delete")
 VERBS = {
     "checkpoint": ("checkpoint", "TABLE", "--kind", "v2-parquet", "--actions-per-sidecar", "4"),
     "checkpoint classic": ("checkpoint", "TABLE", "--kind", "classic"),

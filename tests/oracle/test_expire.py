@@ -120,6 +120,7 @@ def expired(path: Path, mixed: Any, column: str) -> expire.ExpireResult:
         as_of=LIMIT + timedelta(days=3),
         mixed=mixed,
         time_zone=ZONE,
+        allow_large_delete=True,
         # Files are rewritten in an order, with the recorded IDs.
         workers=1,
     )
@@ -190,6 +191,7 @@ def test_spark_reads_the_changes_of_a_second_run_on_a_large_file(
             older_than=timedelta(days=3),
             as_of=datetime(2025, 6, 1 + limit, tzinfo=UTC) + timedelta(days=3),
             mixed="deletion-vectors",
+            allow_large_delete=True,
         )
         table, context = open_table(str(path)), RunContext.at(clock.now())
         result = expire.apply(table, expire.plan(table.snapshot(), options, context), context)

@@ -51,7 +51,7 @@ def test_manifests_after_each_verb_are_those_of_delta_spark(
     assert sum(map(len, manifests(path).values())) == (24 if by else 3)
     table = DeltaTable(str(path))
     for step in (
-        lambda: table.expire(column="d", older_than="30d"),
+        lambda: table.expire(column="d", older_than="30d", allow_large_delete=True),
         lambda: table.optimize(full=True),
         lambda: delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE p = 'x/y' OR id = 0"),
         lambda: table.recompute_stats(),

@@ -223,7 +223,9 @@ class World:
     def expire(self) -> None:
         """Removes old rows, by deletion vectors in files with others."""
         mixed = self.random.choice(("leave", "deletion-vectors", "rewrite"))
-        options = ExpireOptions(column="day", older_than=LIMIT, mixed=mixed)
+        options = ExpireOptions(
+            column="day", older_than=LIMIT, mixed=mixed, allow_large_delete=True
+        )
         context = self._context()
         planned = expire.plan(self.table.snapshot(), options, context)
         expire.apply(self.table, planned, context)

@@ -35,13 +35,7 @@ from delta_maintenance.operations.vacuum.deletion import Deletion, delete_data_f
 from delta_maintenance.operations.vacuum.engine import first_covered
 from delta_maintenance.operations.vacuum.references import FileReferences, take_references
 from delta_maintenance.protocol.actions.paths import PathAudit, file_locations
-from delta_maintenance.protocol.columns import (
-    Hashes,
-    booleans,
-    integers,
-    rows_by_group,
-    to_bools,
-)
+from delta_maintenance.protocol.columns import Hashes, booleans, integers, rows_by_group, to_bools
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.vacuum import Mask, ProtectedPaths, checksum_owners, hash_paths
 from delta_maintenance.spark.log_shares import (

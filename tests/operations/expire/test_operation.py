@@ -261,6 +261,30 @@ def test_a_file_that_cannot_be_read_stays_and_is_named() -> None:
     assert {aged.mixed, aged.unknown, aged.young} == set(live_adds(aged.store))
 
 
+def test_a_plan_that_removes_most_files_needs_a_flag_and_says_if_it_empties_the_table() -> None:
+    aged = Aged()
+    assert planned(aged.store).large is None
+    for _ in range(4):
+        aged.append(50, 40)
+    plan, version = planned(aged.store), latest(aged.store)
+    assert "needs --allow-large-delete" in expire.RECORD.facts(plan) and "empty" not in plan.reason
+    with pytest.raises(RefusedError, match=r"5 of 9 files would be .*give --allow-large-delete"):
+        run(aged.store)
+    assert latest(aged.store) == version
+    plan = planned(aged.store, older_than=timedelta(hours=1), allow_large_delete=True)
+    assert expire.RECORD.facts(plan)["needs --allow-large-delete"] is None
+    assert run(aged.store, allow_large_delete=True).files == 5
+
+    empty = Aged()
+    for name in (empty.mixed, empty.unknown, empty.old_without_statistics, empty.young):
+        empty.table.remove(name)
+    assert planned(empty.store).reason.endswith(": the table is empty afterwards")
+    with pytest.raises(RefusedError, match="all 1 file of the table would be removed"):
+        run(empty.store)
+    assert run(empty.store, allow_large_delete=True).rows == 2
+    assert planned(empty.store).large is None
+
+
 def test_the_plan_names_who_can_still_read_the_rows() -> None:
     aged = Aged()
     kept = KeepVersionOptions(name="audit")

@@ -213,6 +213,7 @@ def test_no_younger_row_goes_and_old_rows_go(
         mixed=mixed,
         unit="ms" if kind == "long" else None,
         time_zone=zone,
+        allow_large_delete=True,
     )
     context = RunContext.at(limit + AGE, sleep=lambda _: None)
     planned = expire.plan(Table(table.store).snapshot(), options, context)

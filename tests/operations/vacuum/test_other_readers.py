@@ -100,7 +100,7 @@ COMMITS: dict[str, dict[str, Any]] = {
     "backfill-row-ids": {},
     "cluster": {"by": ["a"]},
     "drop-feature": {"feature": "deletionVectors"},
-    "expire": {"column": "t", "older_than": "30d"},
+    "expire": {"column": "t", "older_than": "30d", "allow_large_delete": True},
     "fsck": {"remove_missing_files": True},
     "optimize": {},
     "purge": {},

@@ -122,7 +122,9 @@ class World:
     def expire(self) -> None:
         """Removes old rows."""
         mixed = self.random.choice(("leave", "deletion-vectors", "rewrite"))
-        options = ExpireOptions(column="day", older_than=AGE, mixed=mixed, workers=1)
+        options = ExpireOptions(
+            column="day", older_than=AGE, mixed=mixed, workers=1, allow_large_delete=True
+        )
         done = expire.apply(self.table, expire.plan(self.table.snapshot(), options, self._now()))
         self.told["commits of expire"] += done.num_commits
 

@@ -43,10 +43,14 @@ pytestmark = [pytest.mark.timeout(900 + SECONDS)]
 
 CONDITIONAL = ("--other-writers", "conditional_put")
 LOCAL = ("--engine", "local")
+EXPIRE = (
+    *("expire", "at", "--older-than", "3650 days", "--mixed", "deletion-vectors"),
+    *("--allow-large-delete", *CONDITIONAL),
+)
 VERBS = {
     ("optimize", "--workers", "1", *LOCAL, *CONDITIONAL): 5,
     ("purge", "--workers", "1", *LOCAL, *CONDITIONAL): 3,
-    ("expire", "at", "--older-than", "3650 days", "--mixed", "deletion-vectors", *CONDITIONAL): 3,
+    EXPIRE: 3,
     ("recompute-stats", "--all", *LOCAL, *CONDITIONAL): 1,
     ("set-properties", "--set", "race.run=1", *CONDITIONAL): 1,
     ("set-properties", "--set", "race.run=2", *CONDITIONAL): 1,
@@ -61,7 +65,6 @@ GUARDED_VERBS = {
     ("set-properties", "--set", "race.run=2", *GUARD): 1,
 }
 ROUNDS = 10 if GIVEN else 2
-EXPIRE = next(words for words in VERBS if words[0] == "expire")
 BACKFILL = ("backfill-row-ids", *LOCAL, *CONDITIONAL)
 PROPERTIES = "'delta.enableDeletionVectors' = 'true'"
 

@@ -247,7 +247,10 @@ class History:
         """Deletes rows by their number."""
         old = timedelta(seconds=(clock.now().timestamp() - self.random.randint(0, self.ids)))
         mixed = self.random.choice(["leave", "rewrite", "deletion-vectors"])
-        self._run(expire, ExpireOptions(column="id", unit="s", older_than=old, mixed=mixed))
+        options = ExpireOptions(
+            column="id", unit="s", older_than=old, mixed=mixed, allow_large_delete=True
+        )
+        self._run(expire, options)
 
     def report(self, name: str = "customer") -> ErasureReportResult:
         """Makes a report."""

@@ -53,11 +53,7 @@ from delta_maintenance.protocol.delta_log.version_checksum import Tally
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.quantities import duration_text
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
-from delta_maintenance.table.read.history import (
-    file_times,
-    newest_commit_not_after,
-    recorded_time,
-)
+from delta_maintenance.table.read.history import file_times, newest_commit_not_after, recorded_time
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.log_inventory import (
     LogInventory,

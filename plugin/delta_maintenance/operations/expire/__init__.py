@@ -68,6 +68,9 @@ class ExpireOptions(Record):
         "by default rows stay until they are old enough in every zone",
         metavar="ZONE",
     )
+    allow_large_delete: bool = option(
+        False, "allow removing more than half of the files of the table, or of their bytes"
+    )
     as_of: Instant | None = None
     """The instant as of which ages are computed, if it is earlier than the start of the run. Used
     to apply a plan that was approved some time ago."""
@@ -115,6 +118,8 @@ class ExpirePlan(Plan):
     files."""
     commits: int
     """The estimated number of commits."""
+    large: str | None = None
+    """Why `allow_large_delete` is needed, as one clause."""
 
     @property
     def files_to_read(self) -> int:
@@ -176,6 +181,7 @@ def plan_facts(plan: ExpirePlan) -> Facts:
         "files without proof": _files(plan.unknown_files, plan.unknown_bytes),
         "files with other rows are": _FATES[plan.options.mixed] if mixed else None,
         "reason": plan.reason,
+        "needs --allow-large-delete": None if plan.options.allow_large_delete else plan.large,
     }
 
 

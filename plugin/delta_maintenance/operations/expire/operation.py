@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from delta_maintenance.errors import CommitUnknownError, DeltaMaintenanceError, locating
+from delta_maintenance.errors import (
+    CommitUnknownError,
+    DeltaMaintenanceError,
+    RefusedError,
+    locating,
+)
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.expire import ExpireOptions, ExpirePlan, ExpireResult
 from delta_maintenance.operations.expire.commits import (
     FILES_PER_COMMIT,
@@ -29,6 +34,8 @@ from delta_maintenance.table.read.table import Table
 from delta_maintenance.table.store_clock import require_same_clock
 
 _SHOWN_FILES = 100
+_OWN_SHARE = 0.5
+"""The share of all files, or of their bytes, above which a run requires the flag."""
 
 
 def plan(
@@ -60,7 +67,7 @@ def plan(
         options=options,
         delete_before=instant,
         predicate=limit.predicate,
-        live_files=surveyed.live,
+        live_files=surveyed.live.files,
         files=surveyed.whole.files,
         bytes=surveyed.whole.bytes,
         rows=surveyed.rows,
@@ -70,6 +77,7 @@ def plan(
         unknown_bytes=surveyed.unknown.bytes,
         paths_digest=surveyed.paths_digest,
         commits=_commits(surveyed, reads_mixed=reads_mixed),
+        large=_large(surveyed),
         reason=_reason(surveyed, limit.predicate, reads_mixed=reads_mixed),
         notes=notes,
     )
@@ -79,9 +87,16 @@ def apply(table: Table, plan: ExpirePlan, context: RunContext | None = None) -> 
     """Removes the expired rows of the latest version, by the limit of the plan.
 
     Errors before the first commit are raised, and so is a commit with an unknown outcome; later
-    errors are in the Result.
+    errors are in the Result. Raises `RefusedError` for a large plan without `allow_large_delete`.
     """
     context = context or RunContext()
+    if plan.large is not None and not plan.options.allow_large_delete:
+        raise RefusedError(
+            plan.large,
+            table=plan.table,
+            version=plan.version,
+            remedy="check the dry run, then give --allow-large-delete (allow_large_delete)",
+        )
     if plan.is_noop:
         return ExpireResult(
             table=plan.table,
@@ -140,14 +155,26 @@ def _reason(surveyed: Survey, predicate: str, *, reads_mixed: bool) -> str:
     may = surveyed.mixed.files + surveyed.unknown.files
     if not surveyed.whole.files and not may:
         return f"no file has rows with {predicate}"
-    of_live = f"of {count_text(surveyed.live, 'file')}"
+    of_live = f"of {count_text(surveyed.live.files, 'file')}"
     whole_text = f"all rows of {surveyed.whole.files:,} {of_live} have {predicate}"
+    if surveyed.whole.files == surveyed.live.files:
+        return f"{whole_text}: the table is empty afterwards"
     if not may:
         return whole_text
     fate = "is read, because it" if may == 1 else "are read, because they"
     if not reads_mixed:
         fate = "is left, which" if may == 1 else "are left, which"
     return f"{whole_text}; {count_text(may, 'file')} {fate} may have such rows and others"
+
+
+def _large(surveyed: Survey) -> str | None:
+    live, whole = surveyed.live, surveyed.whole
+    if whole.files and whole.files == live.files:
+        return f"all {count_text(live.files, 'file')} of the table would be removed"
+    if whole.files > live.files * _OWN_SHARE or whole.bytes > live.bytes * _OWN_SHARE:
+        size = f"{size_text(whole.bytes)} of {size_text(live.bytes)}"
+        return f"{whole.files:,} of {live.files:,} files would be removed, with {size}"
+    return None
 
 
 def _left(surveyed: Survey, options: ExpireOptions) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     if due_at is not None:
         return not_due(_NAME, calendar_reason, due_at)
     try:
-        options = context.options(ExpireOptions, rule)
+        options = context.options(ExpireOptions, rule, allow_large_delete=True)
         plan = expire.plan(context.snapshot, options, context=RunContext.at(context.now))
     except InvalidRequestError as error:
         return block(_NAME, f"{error.problem}; {error.remedy}")

@@ -62,7 +62,7 @@ class Count:
 class Survey:
     """The files of one version."""
 
-    live: int
+    live: Count
     whole: Count
     rows: int | None
     """The live rows of whole files; None if the log does not state all of them."""
@@ -102,7 +102,7 @@ def survey(snapshot: Snapshot, limit: Limit, *, reads_mixed: bool) -> Survey:
     rows = [each.rows for each in counts]
     known_rows = [count for count in rows if count is not None]
     return Survey(
-        live=sum(each.live for each in counts),
+        live=sum((each.live for each in counts), Count()),
         whole=sum((each.whole for each in counts), Count()),
         rows=sum(known_rows) if len(known_rows) == len(rows) else None,
         mixed=sum((each.mixed for each in counts), Count()),
@@ -183,7 +183,7 @@ def _part(
     paths = adds["path"].filter(booleans(changed))
     return (
         Survey(
-            live=adds.num_rows,
+            live=Count(files=adds.num_rows, bytes=int(size.sum())),
             whole=Count.of(found.whole, size),
             rows=None if (rows < 0).any() else int(rows.sum()),
             mixed=Count.of(found.mixed, size),
