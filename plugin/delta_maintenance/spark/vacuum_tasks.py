@@ -154,8 +154,8 @@ class ShareReferences:
             for label, *hashes in _hashes_by_bucket(locations, names, self.buckets):
                 yield ShareRow(label, _REFERENCES, "held", pickle.dumps((self.holder, *hashes)))
             return
-        for kind, hashes in (("in use", (locations, names)), ("in retention", in_retention)):
-            for label, *of_bucket in _hashes_by_bucket(*hashes, self.buckets):
+        for kind, paths, outside in (("in use", locations, names), ("in retention", *in_retention)):
+            for label, *of_bucket in _hashes_by_bucket(paths, outside, self.buckets):
                 yield ShareRow(label, _REFERENCES, kind, pickle.dumps(of_bucket))
         for expired in references.expired:
             yield from expired_rows(expired, self.buckets)

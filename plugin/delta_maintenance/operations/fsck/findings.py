@@ -386,9 +386,9 @@ KINDS: Mapping[str, FindingKind] = {
     ),
     "missing-data-file": FindingKind(
         "corrupt",
-        f"{_RESTORE}; if there is none, see with files how many rows it had in which partition, and "
-        "write them again from their source or from an older version; run fsck "
-        "--remove-missing-files only then, because it removes the entry and the rows from the table",
+        f"{_RESTORE}; if there is none, see with files how many rows it had in which partition, "
+        "and write them again from their source or from an older version; run fsck "
+        "--remove-missing-files only then, because it removes the entry, and with it the rows",
     ),
     "misnamed-file": FindingKind(
         "corrupt", "run fsck --repair, which copies the file to the name that readers look for"
