@@ -26,6 +26,11 @@ from delta_maintenance.cli.arguments import (
     open_table,
 )
 from delta_maintenance.cli.output import ProgressLine, print_facts, print_json, warn
+from delta_maintenance.cli.policy_holds import (
+    StorageOptions,
+    add_policy_flag,
+    keep_what_policy_keeps,
+)
 from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
@@ -79,6 +84,7 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     )
     if record.spark is not None:
         add_spark(parser)
+    add_policy_flag(parser, record)
     parser.set_defaults(
         run=partial(run, record), version=None, report=None, access=partial(_access, record)
     )
@@ -105,10 +111,16 @@ def _run(verb: _Verb) -> None:
     record, arguments = verb.record, verb.arguments
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
+    table = open_table(arguments)
+    storage_options: StorageOptions = partial(
+        options_for, given=dict(arguments.storage_options), kind=table.store.address.kind
+    )
+    options, storage_options = keep_what_policy_keeps(
+        record, options, table, arguments, storage_options
+    )
     if spark is not None and not dry_run and _asks_for_spark(options) and spark.skips_plan(options):
         verb.conclude(verb.submit(options))
         return
-    table = open_table(arguments)
     verb.row.measure(table.store)
     with ProgressLine() as progress:
         context = RunContext(
@@ -117,9 +129,7 @@ def _run(verb: _Verb) -> None:
             plan_only=dry_run,
             version=arguments.version,
             report=arguments.report,
-            storage_options=partial(
-                options_for, given=dict(arguments.storage_options), kind=table.store.address.kind
-            ),
+            storage_options=storage_options,
             warn=warn,
         )
         prepared = record.prepare(table, options, context)
