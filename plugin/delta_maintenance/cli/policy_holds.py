@@ -33,7 +33,7 @@ StorageOptions = Callable[[str], Mapping[str, str] | None]
 def add_policy_flag(parser: ArgumentParser, record: AnyOperation) -> None:
     """Adds `--policy` to the verb of an operation that keeps what others need."""
     if has_field(record.options, "holders"):
-        parser.add_argument(
+        parser.group("safety").add_argument(
             "--policy",
             metavar="FILE",
             help="keep what this policy keeps of the table: its kept versions, readers, clones and "

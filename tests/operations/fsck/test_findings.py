@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.operations.core import RunContext, find
+from delta_maintenance.operations import set_clustering
 from delta_maintenance.operations.fsck.examination import examine
 from delta_maintenance.operations.fsck.findings import KINDS
+from delta_maintenance.operations.set_clustering import SetClusteringOptions
 from delta_maintenance.protocol.delta_log import (
     ByteRange,
     SidecarSummary,
@@ -456,17 +457,13 @@ def test_each_kind_is_found_and_nothing_else(kind: str) -> None:
 
 @pytest.mark.conformance("CLU-01")
 @pytest.mark.parametrize("domain", ['{"clusteringColumns":', '{"clusteringColumns":[["gone"]]}'])
-@pytest.mark.parametrize("options", [{"by": ("id",)}, {"none": True}])
-def test_a_damaged_clustering_domain_is_found_until_it_is_set_again(
-    domain: str, options: Mapping[str, Any]
-) -> None:
+def test_a_damaged_clustering_domain_is_found_until_it_is_set_again(domain: str) -> None:
     table = SoundTable(configuration=ROW_ID_COLUMNS, extras=False)
     table.step(_with_feature("clustering"), log.domain("delta.clustering", domain))
     (finding,) = look(table).findings.first(1)
     assert finding.kind == "lost-clustering" and "is damaged" in finding.problem
-    record = find("set-clustering")
-    prepared = record.prepare(table.open(), record.options(**options), RunContext())
-    assert prepared is not None and prepared.apply().status == "committed"
+    options = SetClusteringOptions(by=("id",))
+    set_clustering.apply(table.open(), set_clustering.plan(table.open().snapshot(), options))
     assert not look(table).findings.counts
 
 

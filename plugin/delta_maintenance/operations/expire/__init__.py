@@ -69,7 +69,9 @@ class ExpireOptions(Record):
         metavar="ZONE",
     )
     allow_large_delete: bool = option(
-        False, "allow removing more than half of the files of the table, or of their bytes"
+        False,
+        "allow removing more than half of the files of the table, or of their bytes",
+        group="safety",
     )
     as_of: Instant | None = None
     """The instant as of which ages are computed, if it is earlier than the start of the run. Used
