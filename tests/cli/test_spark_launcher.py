@@ -283,7 +283,16 @@ def test_without_spark_the_error_names_what_to_install(
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.count("\n") == 1
     assert "pyspark is not installed" in outcome.err
-    assert "delta-maintenance[spark]" in outcome.err
+    assert "delta-maintenance[spark], or use --engine local" in outcome.err
+    planned = cli("checkpoint", v2_table, "--engine", "spark", "--dry-run")
+    assert planned.status == 0 and planned.err.count("\n") == 1
+    assert "warning: the run needs Spark, and pyspark is not installed" in planned.err
+    assert cli("checkpoint", v2_table, "--dry-run").err == ""
+    # A constraint is checked by Spark only.
+    words = ("add-constraint", v2_table, "positive", "id > 0")
+    assert "--engine" not in cli(*words).err and "delta-maintenance[spark]" in cli(*words).err
+    assert "warning: the run needs Spark" in cli(*words, "--dry-run").err
+    assert cli(*words, "--dry-run", "--master", "sc://spark:15002").err == ""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))
     assert "not contain bin/spark-submit" in cli("checkpoint", v2_table, "--engine", "spark").err
 

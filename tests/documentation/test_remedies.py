@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from delta_maintenance.operations.core import operations
 from delta_maintenance.operations.fsck.findings import KINDS
 from tests.support.remedies.by_person import CAUSED_ELSEWHERE, OPEN
 from tests.support.remedies.damages import DAMAGES
 from tests.support.remedies.refusals import ELSEWHERE, REFUSALS
 
 ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "plugin" / "delta_maintenance"
 USAGE = ("InvalidRequestError", "CatalogError")
 """Errors of the call, whose remedy is another call."""
 
@@ -43,6 +47,31 @@ def test_every_command_that_a_remedy_names_exists(remedies: ModuleType) -> None:
                 verb = word
             else:
                 assert word in (flags[verb] if verb else every), text
+
+
+def test_a_verb_has_the_flags_that_its_own_messages_name(remedies: ModuleType) -> None:
+    from docs_site import command_line
+
+    parsers = command_line._verb_parsers()
+    messages = [
+        (path.relative_to(LIBRARY), remedy.remedy)
+        for path in sorted((LIBRARY / "operations").rglob("*.py"))
+        for remedy in remedies._in_module(ast.parse(path.read_text()))
+    ]
+    examined = 0
+    for path, text in messages:
+        names = {part.removesuffix(".py").replace("_", "-") for part in path.parts}
+        for verb in names & parsers.keys():
+            words = remedies._command().findall(text)
+            own = takewhile(lambda word: word.startswith("--"), words)
+            for flag in own:
+                examined += 1
+                assert flag in parsers[verb]._option_string_actions, (verb, text)
+    assert examined > 5
+    for record in operations():
+        # Where Spark is missing, a message offers the local engine to those that have one.
+        if record.spark is not None:
+            assert record.works_in_process == record.chooses_engine, record.name
 
 
 def test_every_refusal_is_played_or_asks_a_person(remedies: ModuleType) -> None:

@@ -31,7 +31,7 @@ from delta_maintenance.cli.policy_holds import (
     add_policy_flag,
     keep_what_policy_keeps,
 )
-from delta_maintenance.cli.spark_launcher import absolute, run_spark_job
+from delta_maintenance.cli.spark_launcher import absolute, missing_spark, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
@@ -140,6 +140,8 @@ def _run(verb: _Verb) -> None:
         verb.conclude(verb.submit(options))
     elif dry_run:
         verb.conclude(prepared.plan, prepared.listing)
+        problem = missing_spark(record.name, arguments) if not in_process else None
+        warn([] if problem is None else [f"the run needs Spark, and {problem}"])
     else:
         verb.conclude(result if in_process else verb.submit(options, prepared.plan))
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.operations.core.registry import find
 from delta_maintenance.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def run_spark_job(
                 )
             command = connect_command(*files)
         else:
-            home = find_spark_home()
+            home = find_spark_home(works_in_process=find(operation).works_in_process)
             environment["SPARK_HOME"] = os.fspath(home)
             command = submit_command(
                 *files,
@@ -82,6 +83,19 @@ def run_spark_job(
             )
         last_line = _run(command, environment, verbose=arguments.verbose)
         return _result(report_file, last_line, needs_java=remote is None)
+
+
+def missing_spark(operation: str, arguments: argparse.Namespace) -> str | None:
+    """Returns why a job could not be started here, with the remedy; None if it could."""
+    from delta_maintenance.submission.spark_submit import find_spark_home
+
+    if _remote(arguments.master) is not None:
+        return None
+    try:
+        find_spark_home(works_in_process=find(operation).works_in_process)
+    except InvalidRequestError as error:
+        return str(error)
+    return None
 
 
 def _remote(master: str | None) -> str | None:

@@ -64,9 +64,11 @@ def connect_command(
     return [sys.executable, os.fspath(application), "--spec", spec, "--report", report]
 
 
-def find_spark_home() -> Path:
+def find_spark_home(*, works_in_process: bool = True) -> Path:
     """Returns SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError`
     without both, and for a version that is too old.
+
+    `works_in_process`: whether the work can be done without Spark.
     """
     spark_home = os.environ.get("SPARK_HOME")
     if spark_home:
@@ -78,9 +80,10 @@ def find_spark_home() -> Path:
         home = Path(package.origin).parent if package and package.origin else Path()
         problem = "pyspark is not installed here and SPARK_HOME is not set"
     if not (home / "bin" / "spark-submit").is_file():
-        raise InvalidRequestError(
-            problem, remedy="install delta-maintenance[spark], or use --engine local"
-        )
+        remedy = "install delta-maintenance[spark]"
+        if works_in_process:
+            remedy += ", or use --engine local"
+        raise InvalidRequestError(problem, remedy=f"{remedy}, or set SPARK_HOME")
     if version := spark_version(home):
         require_spark(version, origin=os.fspath(home))
     return home

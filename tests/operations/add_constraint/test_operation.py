@@ -124,6 +124,26 @@ def test_the_plan_reports_the_reads_and_the_changes_for_clients() -> None:
 
 
 @pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("idd > 0", "the table has no column idd; name id, if that was meant"),
+        ("id > 0 AND NOT zzz IS NULL", "the table has no column zzz; name one of its columns: id"),
+        ("`ID` > 0", None),
+        ("current_date >= '2024-01-01'", None),
+        ("length(wrong) > 0", None),
+    ],
+)
+def test_a_misspelt_column_is_named_without_spark(expression: str, problem: str | None) -> None:
+    """Of expressions that only Spark reads, Spark says so."""
+    if problem is None:
+        assert not plan(built(), expression=expression).is_noop
+        return
+    with pytest.raises(InvalidRequestError) as caught:
+        plan(built(), expression=expression)
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("protocol", "writer", "listed"),
     [
         (log.protocol(1, 1), 7, ("checkConstraints",)),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Protocol
 
-from delta_maintenance.errors import InvalidRequestError, RefusedError
+from delta_maintenance.errors import InvalidRequestError, RefusedError, closest
 from delta_maintenance.operations.add_constraint import (
     AddConstraintOptions,
     AddConstraintPlan,
@@ -30,6 +30,8 @@ from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.property_rules import CONSTRAINT_PREFIX
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import supports
+from delta_maintenance.protocol.schema.condition import columns_of, parse_condition
+from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -40,6 +42,8 @@ _MAX_CHECKS = 10
 """Maximum number of check rounds while other writers keep committing. From the second round on,
 only new files are checked.
 """
+_SHOWN_COLUMNS = 8
+_FUNCTIONS = ("current_", "local", "session_", "user")
 _RESERVED = "__char_varchar_string_length_check__"
 """The name that Delta Spark gives to the constraint for the lengths of strings."""
 
@@ -141,6 +145,7 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
         raise InvalidRequestError(
             "the expression is empty", remedy="give SQL that must be true of every row"
         )
+    _require_columns(snapshot, expression)
     key = f"{CONSTRAINT_PREFIX}{name}"
     before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
     present = {other.lower(): text for other, text in snapshot.metadata.configuration.items()}.get(
@@ -167,6 +172,31 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
     if not decision.is_noop:
         require_changeable(snapshot, decision, writers=options)
     return decision
+
+
+def _require_columns(snapshot: Snapshot, expression: str) -> None:
+    """Raises `InvalidRequestError` for a column that the table lacks, as far as this is known
+    without Spark: in comparisons of columns with values.
+    """
+    try:
+        condition = parse_condition(expression)
+    except InvalidRequestError:
+        return
+    columns = [field.name for field in parse_schema(snapshot.metadata.schema_string or "").fields]
+    known = {column.lower() for column in columns}
+    for first, *_ in columns_of(condition):
+        # Functions such as current_date need no parentheses.
+        if first.lower() in known or first.lower().startswith(_FUNCTIONS):
+            continue
+        meant = closest(first, columns)
+        raise InvalidRequestError(
+            f"the table has no column {first}",
+            table=snapshot.table,
+            version=snapshot.version,
+            remedy=f"name {meant}, if that was meant"
+            if meant is not None
+            else f"name one of its columns: {', '.join(columns[:_SHOWN_COLUMNS])}",
+        )
 
 
 def _violation(plan: AddConstraintPlan, version: int, checks: _Checks) -> AddConstraintResult:
