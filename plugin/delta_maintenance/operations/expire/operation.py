@@ -95,7 +95,7 @@ def apply(table: Table, plan: ExpirePlan, context: RunContext | None = None) -> 
             plan.large,
             table=plan.table,
             version=plan.version,
-            remedy="check the dry run, then give --allow-large-delete (allow_large_delete)",
+            remedy="check the dry run, then give --allow-large-delete",
         )
     if plan.is_noop:
         return ExpireResult(
