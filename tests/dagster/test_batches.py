@@ -291,7 +291,7 @@ def test_an_option_of_another_store_is_an_error_if_it_is_given_for_one_table(
             "fsck with the options repair, remove_missing_files; nothing",
         ),
         ("required with --log-commits", "required with the option log_commits"),
-        ("(see --log-commits)", "(see with the option log_commits)"),
+        ("(see --log-commits)", "(see the option log_commits)"),
         ("a-b -- c", "a-b -- c"),
         ("table /lake/raw--events: gone", "table /lake/raw--events: gone"),
         ("part-0--a.parquet, /lake/--x/y", "part-0--a.parquet, /lake/--x/y"),

@@ -21,8 +21,12 @@ from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, closest
 from delta_maintenance.ledger.one_operation import delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
-from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field, replace_flags
-from delta_maintenance.operations.core.given_options import read_value, require_use_of_quiet
+from delta_maintenance.operations.core.flags import FlagField, flag_fields, has_field
+from delta_maintenance.operations.core.given_options import (
+    read_value,
+    replace_flags,
+    require_use_of_quiet,
+)
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
 

@@ -195,7 +195,7 @@ def test_a_report_survives_json() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"fail_under": 5}, "without conditions"),
+        ({"fail_under": 5}, "needs conditions"),
         ({"fail_under": 500, "where": ("id = 1",)}, "less than or equal to 100"),
         ({"columns": ("nothing",)}, "nothing is not a column"),
         ({"columns": ("part",)}, "part is not a column"),

@@ -70,7 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     from delta_maintenance.policies.assessments import AssessmentStore
 
     if arguments.remove and (arguments.reason or arguments.until or arguments.until_changed):
-        raise InvalidRequestError("--remove takes no reason and no end", remedy="omit them")
+        raise InvalidRequestError(
+            "--remove takes no reason and no end",
+            remedy="leave out --reason, --until and --until-changed",
+        )
     now = clock.now()
 
     def make(entry: AssessmentEntry) -> Acknowledgement | None:

@@ -287,7 +287,7 @@ class _Decision:
             raise self.snapshot.refusal(
                 f"a log retention of {duration_text(requested)} is shorter than "
                 f"{duration_text(least)}",
-                "keep the longer one, or give both flags that allow a short retention",
+                "keep the longer one, or give --allow-short-retention --no-other-writers",
             )
         return requested
 

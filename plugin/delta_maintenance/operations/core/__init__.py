@@ -11,8 +11,11 @@ from delta_maintenance.lazy import lazy_names
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.context import RunContext
     from delta_maintenance.operations.core.facts import count_text, fact_lines, shown, size_text
-    from delta_maintenance.operations.core.flags import replace_flags
-    from delta_maintenance.operations.core.given_options import read_options, require_use_of_quiet
+    from delta_maintenance.operations.core.given_options import (
+        read_options,
+        replace_flags,
+        require_use_of_quiet,
+    )
     from delta_maintenance.operations.core.logged_progress import LoggedProgress
     from delta_maintenance.operations.core.registry import find, known
 
@@ -21,9 +24,9 @@ __getattr__, __dir__ = lazy_names(
     context="Prepared RunContext options_for",
     facts="count_text fact_lines shown size_text",
     flags="Engine Flag OperationId OperationSince OtherWritersField flag_fields option "
-    "policy_option replace_flags",
+    "policy_option",
     freed="Freed freed_bytes unfreed_texts",
-    given_options="read_options require_use_of_quiet",
+    given_options="read_options replace_flags require_use_of_quiet",
     logged_progress="LoggedProgress",
     registry=(
         "AnyOperation BUILT_IN find known names operations policy_operations register "

@@ -7,7 +7,6 @@ from the type and from the default.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields
 from dataclasses import field as dataclass_field
@@ -165,30 +164,6 @@ OperationSince = Annotated[
     ),
 ]
 """The first start of a task: older commits are not searched for its ID."""
-
-
-# Not within a word, such as the path of a table.
-_FLAGS = re.compile(
-    r"(?P<before>\b(?:with|use|give) )?(?<![^\s(`])"
-    r"(?P<flags>(?:--[a-z][a-z0-9-]*(?![\w./])[ ,]*)+)"
-)
-_FLAG_NAME = re.compile(r"--([a-z][a-z0-9-]*)")
-
-
-def replace_flags(message: str) -> str:
-    """Replaces flags of the command line in a message by names of options, for all other surfaces.
-
-    `run fsck --repair` becomes `run fsck with the option repair`.
-    """
-    return _FLAGS.sub(_option_names, message)
-
-
-def _option_names(match: re.Match[str]) -> str:
-    names = [name.replace("-", "_") for name in _FLAG_NAME.findall(match["flags"])]
-    before = match["before"] or "with "
-    kind = "option" if len(names) == 1 else "options"
-    after = match["flags"][len(match["flags"].rstrip(" ,")) :]
-    return f"{before}the {kind} {', '.join(names)}{after}"
 
 
 def flag_fields(options: type[Record]) -> Iterator[FlagField]:

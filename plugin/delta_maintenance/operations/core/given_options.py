@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -11,7 +12,7 @@ from typing import Any
 from delta_maintenance.errors import InvalidRequestError, closest
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.operations.core.registry import AnyOperation
+from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation
 from delta_maintenance.quantities import parse_duration, parse_instant, parse_size
 
 
@@ -94,3 +95,29 @@ def _read(record: AnyOperation, given: Mapping[str, Any]) -> Record:
             values[field.name] = read_value(field, values[field.name], name=field.name)
     read: Record = record.options.from_json(values)
     return read
+
+
+# Not within a word, such as the path of a table.
+_FLAGS = re.compile(
+    r"(?P<word>\b[a-z-]+ )?(?<![^\s(`])"
+    r"(?P<flags>(?:--[a-z][a-z0-9-]*(?![\w./])[ ,]*)+)"
+)
+_FLAG_NAME = re.compile(r"--([a-z][a-z0-9-]*)")
+
+
+def replace_flags(message: str) -> str:
+    """Replaces flags of the command line in a message by names of options, for all other surfaces.
+
+    `run fsck --repair` becomes `run fsck with the option repair`.
+    """
+    return _FLAGS.sub(_option_names, message)
+
+
+def _option_names(match: re.Match[str]) -> str:
+    names = [name.replace("-", "_") for name in _FLAG_NAME.findall(match["flags"])]
+    kind = "option" if len(names) == 1 else "options"
+    after = match["flags"][len(match["flags"].rstrip(" ,")) :]
+    word = match["word"] or ""
+    verb = word.rstrip()
+    before = f"{word}with " if "-" in verb or verb in BUILT_IN else word
+    return f"{before}the {kind} {', '.join(names)}{after}"

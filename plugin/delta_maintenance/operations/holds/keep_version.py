@@ -59,7 +59,7 @@ def plan(
     if options.release:
         if options.keep is not None or options.at is not None or options.until is not None:
             raise InvalidRequestError(
-                "a name is released without a version and a time", remedy="remove them"
+                "a name is released without a version and a time", remedy="leave out --version --at"
             )
         action: Action = "release" if stored_version is not None else "none"
         kept, only_here = stored_version or KeptVersion(name=options.name), 0

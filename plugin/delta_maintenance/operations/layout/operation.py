@@ -99,7 +99,8 @@ def depth_by(snapshot: Snapshot, paths: Sequence[Path]) -> float | None:
 def _check(options: LayoutOptions) -> None:
     if options.fail_under is not None and not options.where and options.queries is None:
         raise InvalidRequestError(
-            "a percentage was given without conditions", remedy="name conditions of your queries"
+            "--fail-under needs conditions",
+            remedy="name those of your queries with --where or --queries",
         )
 
 

@@ -205,7 +205,7 @@ def asked_partitions(snapshot: Snapshot, files: LiveColumns, where: str | None) 
     if not names:
         raise InvalidRequestError(
             "the table has no partitions, so a condition on partition columns cannot be used",
-            remedy="leave out the condition",
+            remedy="leave out --where",
         )
     physical = dict(zip(names, snapshot.log.physical_partition_columns, strict=True))
     schema = parse_schema(snapshot.metadata.schema_string or "")

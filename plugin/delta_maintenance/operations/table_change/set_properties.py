@@ -28,7 +28,7 @@ from delta_maintenance.table.read.snapshot import Snapshot
 def _decide(snapshot: Snapshot, options: SetPropertiesOptions, operation_id: str) -> Decision:
     if not options.properties and not options.remove:
         raise InvalidRequestError(
-            "no property is given", remedy="name properties to be set or to be removed"
+            "no property is given", remedy="give --set NAME=VALUE or --unset NAME"
         )
     with locating(table=snapshot.table):
         request = ChangeRequest.of_properties(options.properties, options.remove)

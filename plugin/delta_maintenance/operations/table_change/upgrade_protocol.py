@@ -46,7 +46,7 @@ def _decide(snapshot: Snapshot, options: UpgradeProtocolOptions, operation_id: s
     asked = (options.features, options.reader_version, options.writer_version)
     if asked == ((), None, None) and not options.convert_draft:
         raise InvalidRequestError(
-            "the request is empty", remedy="name features or versions that the table should support"
+            "the request is empty", remedy="give --feature, --reader-version or --writer-version"
         )
     before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
     conversion = _conversion(snapshot) if options.convert_draft else _Conversion(base=before)

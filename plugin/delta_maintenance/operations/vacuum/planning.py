@@ -166,8 +166,7 @@ class _SurveyRun:
         require_deletable_root(self.store)
         if (options.mode == "inventory") != (options.inventory is not None):
             raise InvalidRequestError(
-                "the mode inventory requires the address of an inventory, and no other mode "
-                "accepts one",
+                "--mode inventory requires --inventory, and no other mode accepts it",
                 remedy="give both or neither",
             )
         self.retention = self._retention() + self._since()
@@ -367,7 +366,7 @@ class _SurveyRun:
         if requested < least and not flags:
             raise self.snapshot.refusal(
                 f"a retention of {duration_text(requested)} is shorter than {duration_text(least)}",
-                "keep the longer one, or give both flags that allow a short retention",
+                "keep the longer one, or give --allow-short-retention --no-other-writers",
             )
         return requested
 
