@@ -116,10 +116,8 @@ def test_the_retention_is_kept_without_two_flags(cli: Any, old: TableBuilder) ->
     short = ("clean-log", old.store.root, "--log-retention", "interval 0 days")
     for flags in ((), ("--allow-short-retention",), ("--no-other-writers",)):
         refused = cli(*short, *flags)
-        assert (refused.status, refused.out) == (
-            3,
-            "",
-        ) and "--allow-short-retention --no-other-writers" in refused.err
+        assert (refused.status, refused.out) == (3, "")
+        assert "give --allow-short-retention --no-other-writers" in refused.err
     both = cli(*short, "--allow-short-retention", "--no-other-writers", "--dry-run", "--json")
     plan = CleanLogPlan.from_json(both.document)
     assert both.status == 0 and plan.options.log_retention == timedelta(0)
