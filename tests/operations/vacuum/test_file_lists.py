@@ -215,7 +215,7 @@ def test_an_inventory_without_a_column_is_refused(tmp_path: Path) -> None:
         table.survey(mode="inventory", inventory=str(tmp_path / "i.parquet"))
     with pytest.raises(StorageError):
         table.survey(mode="inventory", inventory=str(tmp_path / "none.parquet"))
-    with pytest.raises(InvalidRequestError, match="requires the address of an inventory"):
+    with pytest.raises(InvalidRequestError, match="--mode inventory requires --inventory"):
         table.survey(inventory="x")
 
 
