@@ -8,12 +8,17 @@ import itertools
 import json
 import re
 import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 
-from delta_maintenance.cli.main import _parse, main
+from delta_maintenance.cli.main import _parse, _parser, main
+from delta_maintenance.operations.core.operation import Purpose
 from delta_maintenance.policies.definition import load_policy
 
 ROOT = Path(__file__).parents[2]
@@ -56,9 +61,28 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_runs(page: str, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lake)
     for words in commands(page):
-        if words[0] not in ELSEWHERE:
+        if words[0] == "python":
+            subprocess.run([sys.executable, *words[1:]], check=True)
+        elif words[0] not in ELSEWHERE:
             assert words[0] == "delta-maintenance", f"{page}: {words}"
             assert main(words[1:]) == 0, f"{page}: {words}"
+
+
+def test_the_policy_in_the_readme_is_assessed(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (policy,) = blocks("README.md", "yaml")
+    (lake / "readme.yaml").write_text(policy)
+    monkeypatch.chdir(lake)
+    assert main(["assess", "readme.yaml"]) == 0
+
+
+def test_the_readme_has_every_verb_by_its_purpose() -> None:
+    rows = re.findall(r"^\| ([a-z]+) \| (`.*`) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    verbs = _parser([]).verbs
+    assert [purpose for purpose, _ in rows] == list(get_args(Purpose))
+    assert {purpose: set(re.findall(r"`([a-z-]+)`", names)) for purpose, names in rows} == {
+        purpose: {name for name, verb in verbs.items() if verb.purpose == purpose}
+        for purpose in get_args(Purpose)
+    }
 
 
 def test_the_output_in_the_tutorial_is_correct(
@@ -144,6 +168,12 @@ def test_the_python_of_the_reference_runs(lake: Path, monkeypatch: pytest.Monkey
     assert len(programs) == 3
     for program in programs:
         exec(program.replace("s3://lake/events", "lake/events"), {})
+
+
+def test_the_page_of_the_installation_has_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    text = (ROOT / "docs" / "start" / "install.md").read_text()
+    assert [name for name in project["optional-dependencies"] if f"`{name}`" not in text] == []
 
 
 def _commits_since_checkpoint(capsys: pytest.CaptureFixture[str]) -> int:

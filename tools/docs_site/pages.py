@@ -66,7 +66,7 @@ _OF_THE_REPOSITORY = (
 )
 """Documents outside of `docs/` that are pages too. The site has a first page of its own."""
 
-_NOT_ON_THE_SITE = ("conformance.md",)
+_NOT_ON_THE_SITE = ("conformance.md", "mutants.md")
 """Records of the tests, which only contributors read."""
 
 

@@ -172,6 +172,6 @@ def test_each_table_is_in_one_tier() -> None:
 
 
 def test_the_documentation_names_each_anomaly_with_its_limit() -> None:
-    page = (Path(__file__).parents[3] / "docs/integrations/airflow.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/integrations/airflow-health-page.md").read_text()
     for each in ANOMALIES:
         assert f"| {each.title} | {each.tier} | {each.meaning} |" in page

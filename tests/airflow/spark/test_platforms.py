@@ -1,4 +1,4 @@
-"""The examples of docs/integrations/spark-platforms.md, with the operators of the providers."""
+"""The examples of docs/integrations/spark.md, with the operators of the providers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.exporters import EXPORTERS
 
 PAGE = Path(__file__).parents[3] / "docs" / "integrations" / "spark-platforms.md"
-FIRST, *SECTIONS = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)
+_, _, PLATFORMS = PAGE.read_text().partition("\n## Spark jobs on other platforms\n")
+FIRST, *SECTIONS = re.split(r"^### ", PLATFORMS, flags=re.MULTILINE)
 EXAMPLES = {
     section.partition("\n")[0]: section for section in SECTIONS if "airflow.providers" in section
 }
