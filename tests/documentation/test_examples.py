@@ -11,14 +11,16 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from delta_maintenance.cli.main import _parse, _parser, main
 from delta_maintenance.operations.core.operation import Purpose
+from delta_maintenance.operations.core.registry import operations
 from delta_maintenance.policies.definition import load_policy
 
 ROOT = Path(__file__).parents[2]
@@ -158,8 +160,24 @@ def test_every_policy_that_a_page_shows_is_valid(
                 continue
             shown = {"defaults": shown}
         whole = {"version": 1, "tables": [], **shown}
+        assert [*_tables_without_writers(whole)] == []
         (tmp_path / "policy.yaml").write_text(yaml.safe_dump(whole))
         load_policy(str(tmp_path / "policy.yaml"))
+
+
+def _tables_without_writers(policy: dict[str, Any]) -> Iterator[str]:
+    """Tables on S3 with a rule whose commits are refused, because nothing names other writers."""
+    commits = {
+        record.policy.key
+        for record in operations()
+        if record.policy and record.effects.commits and record.name not in ("fsck", "vacuum")
+    }
+    for table in policy["tables"]:
+        address = table.get("uri") or table.get("pattern") or ""
+        rules = {**policy.get("defaults", {}), **table}
+        wanted = {key for key in commits if rules.get(key)}
+        if address.startswith("s3:") and wanted and "other_writers" not in rules:
+            yield f"{address}: {sorted(wanted)}"
 
 
 def test_the_python_of_the_reference_runs(lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
