@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import contextlib
+import importlib
 import itertools
 import json
 import re
@@ -11,8 +13,9 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import pytest
@@ -163,6 +166,43 @@ def test_every_policy_that_a_page_shows_is_valid(
         assert [*_tables_without_writers(whole)] == []
         (tmp_path / "policy.yaml").write_text(yaml.safe_dump(whole))
         load_policy(str(tmp_path / "policy.yaml"))
+
+
+PARSERS: dict[str, Callable[[str], object]] = {
+    "json": json.loads,
+    "python": ast.parse,
+    "toml": tomllib.loads,
+    "yaml": lambda text: [*yaml.safe_load_all(text)],
+    "ini": lambda text: configparser.ConfigParser(interpolation=None).read_string(text),
+    "sh": lambda text: shlex.split(text, comments=True),
+}
+# SQL of Spark has no parser here.
+UNPARSED = {"text", "sql"}
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_every_block_of_a_page_is_well_formed(page: str) -> None:
+    text = re.sub(r"^ +(?=```)", "", (ROOT / page).read_text(), flags=re.MULTILINE)
+    for language, block in re.findall(r"^```(\S*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        assert language in PARSERS or language in UNPARSED, f"{page}: {language}"
+        if language in PARSERS:
+            PARSERS[language](block)
+        if language == "python":
+            for node in ast.walk(ast.parse(block)):
+                if isinstance(node, ast.ImportFrom) and node.module and _is_ours(node.module):
+                    module = importlib.import_module(node.module)
+                    assert [name.name for name in node.names if not _has(module, name.name)] == []
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "delta_maintenance"
+
+
+def _has(module: ModuleType, name: str) -> bool:
+    try:
+        return hasattr(module, name) or bool(importlib.import_module(f"{module.__name__}.{name}"))
+    except ModuleNotFoundError:
+        return False
 
 
 def _tables_without_writers(policy: dict[str, Any]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 from delta_maintenance.submission import JobSpec
 from delta_maintenance.submission.exporters import EXPORTERS
 
-PAGE = Path(__file__).parents[3] / "docs" / "integrations" / "spark-platforms.md"
+PAGE = Path(__file__).parents[3] / "docs" / "integrations" / "spark.md"
 _, _, PLATFORMS = PAGE.read_text().partition("\n## Spark jobs on other platforms\n")
 FIRST, *SECTIONS = re.split(r"^### ", PLATFORMS, flags=re.MULTILINE)
 EXAMPLES = {
