@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
 
 import pytest
 
+from delta_maintenance.policies import entries
 from delta_maintenance.policies import run as run_module
-from delta_maintenance.policies.approval import Approvals, ApprovedPlan
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan, PendingPlan, pending_of
+from delta_maintenance.policies.assessments import AssessmentStore
+from delta_maintenance.policies.entries import PlannedFiles
 from tests.support.tables.policy_tables import Ticking, asked, neglected, run_on, statuses
 
 
@@ -38,6 +44,28 @@ def test_an_approved_plan_runs_as_shown() -> None:
     assert "the approved one: files 1 instead of 2" in (refused.problem or "")
     done = run_on(table, policy_table, approvals=Approvals(plans=[plan]))
     assert statuses(done) == {"vacuum": "done"} and "0.parquet" not in table.files()
+
+
+def test_the_files_of_a_plan_that_waits_are_stored(tmp_path: Path) -> None:
+    table, store = neglected(), AssessmentStore(str(tmp_path))
+    policy_table = asked(vacuum=True, approval=["vacuum"])
+    result = run_on(table, policy_table, save_files=partial(store.save_files, policy_table.uri))
+    (plan,) = pending_of(result)
+    files = store.files_of(plan)
+    assert files is not None and files.is_complete
+    (line,) = files.lines
+    assert line.endswith("\t0.parquet") and "in use" in "".join(plan.facts["kept"])
+    assert plan.facts["retention"] == ("7 days",)
+    again = replace(plan.plan, planned_at=plan.plan.planned_at + timedelta(seconds=1))
+    assert store.files_of(replace(plan, plan=again)) is None, "of another plan"
+    assert PendingPlan.from_json(plan.to_json()) == plan
+
+
+def test_a_long_list_of_files_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "MAX_LIST_BYTES", 100)
+    at, endless = datetime(2026, 11, 29, tzinfo=UTC), (f"{n}\tdead\t{n}" for n in count())
+    files = PlannedFiles.of(at, endless)
+    assert 0 < len(files.lines) < 20 and not files.is_complete
 
 
 def test_a_plan_without_changes_needs_no_approval() -> None:

@@ -22,6 +22,7 @@ from delta_maintenance_airflow.operators.questions import (
     open_question,
     plan_text,
     require_valid_approval,
+    result_text,
 )
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import any_address
@@ -43,7 +44,7 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     result has `needs_approval`, which is true if the plan deletes or repairs something, raises the
     protocol or drops a feature, or if the policy requires an approval; `plan_text` for people; and
     `plan`, for the task that carries it out. That task plans again, and fails if the table has
-    changed in a way that changes the plan.
+    changed in a way that changes the plan. Without `plan_only`, the result has `result_text`.
 
     The table must be a table of the policy, unless `[delta_maintenance] any_address` is set; a
     table outside of the policy has the defaults. `drop-feature` and `add-constraint` cannot be part
@@ -144,8 +145,12 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
         self, context: Context, result: RunResult, entry: AssessmentEntry | None
     ) -> tuple[dict[str, Any], Exception | None]:
         result_facts, failure = super()._facts_of_run(context, result, entry)
-        if failure is not None or not self.plans or not result.outcomes:
+        if failure is not None or not result.outcomes:
             return result_facts, failure
+        if not self.plans:
+            done = result.outcomes[-1]
+            result_facts["result_text"] = result_text(done.operation, done.reason, done.result)
+            return result_facts, None
         from delta_maintenance.policies.approval import plan_to_approve
 
         outcome = result.outcomes[-1]

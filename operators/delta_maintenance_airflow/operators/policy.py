@@ -275,6 +275,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             raised=(AirflowException,),
             lease=partial(leases(store).held, table.name, uri=table.uri, **claim(context)),
             clones=work.clones,
+            save_files=partial(store.save_files, table.uri),
             progress=LoggedProgress(self.log),
         )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.operations import core
-from delta_maintenance.operations.core.documents import markdown_cell, markdown_row
+from delta_maintenance.operations.core.documents import Document, markdown_cell, markdown_row
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.settings import assessment_store, separate_approver
 from delta_maintenance_airflow.tasks import link_to, retrying_only_what_may_pass
@@ -26,7 +26,6 @@ _MOST = 8_000
 """The maximum number of characters of a text, because it is stored in Airflow's database."""
 _TOLD = ("table", "reason")
 """Facts that are shown above the others, or in the subject."""
-_SHOWN = 10
 
 
 def name_of(user: Mapping[str, Any] | None) -> str | None:
@@ -123,24 +122,27 @@ def plans_text(plans: Sequence[PendingPlan]) -> str:
 
 
 def plan_text(operation: str, reason: str, plan: Mapping[str, Any] | None) -> str:
-    """Formats one plan: a sentence, and a table of its facts."""
-    if plan is None:
-        return f"{operation}: {markdown_cell(reason)}"
-    record = core.find(operation)
-    read = record.plan.from_json(plan)
-    facts = ((n, v) for n, v in core.shown(record.facts(read)) if n not in _TOLD)
-    rows = [(name, line) for name, value in facts for line in _first(value)]
-    sentences = "\n\n".join(
-        filter(None, (f"{operation}: {markdown_cell(reason)}", markdown_cell(read.reason)))
-    )
-    return _text_within_limit(f"{sentences}\n\n", ("fact", "value"), rows)
+    """Formats one plan: why it was made, its own reason, and a table of its facts."""
+    read = None if plan is None else core.find(operation).plan.from_json(plan)
+    return _document_text(operation, reason, read, () if read is None else [read.reason])
 
 
-def _first(value: object) -> list[str]:
-    """Returns the first lines of a fact, and the number of further lines."""
-    lines = core.fact_lines(value)
-    rest = len(lines) - _SHOWN
-    return lines if rest <= 0 else [*lines[:_SHOWN], f"and {rest:,} more"]
+def result_text(operation: str, reason: str, result: Mapping[str, Any] | None) -> str:
+    """Formats one result likewise."""
+    read = None if result is None else core.find(operation).result.from_json(result)
+    return _document_text(operation, reason, read, ())
+
+
+def _document_text(
+    operation: str, reason: str, document: Document | None, sentences: Iterable[str]
+) -> str:
+    first = f"{operation}: {markdown_cell(reason)}"
+    if document is None:
+        return first
+    facts = core.brief_facts(document.facts())
+    rows = [(name, line) for name, lines in facts.items() if name not in _TOLD for line in lines]
+    text = "\n\n".join((first, *map(markdown_cell, filter(None, sentences))))
+    return _text_within_limit(f"{text}\n\n", ("fact", "value"), rows)
 
 
 def _text_within_limit(text: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, Self
 
@@ -25,7 +25,7 @@ from delta_maintenance.address import Address, identity_of
 from delta_maintenance.clock import SKEW
 from delta_maintenance.errors import InvalidRequestError, RefusedError
 from delta_maintenance.operations.core.documents import Plan, without_controls
-from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.core.facts import brief_facts, count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import AnyOperation, find, known
@@ -34,6 +34,8 @@ from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)
 """The time for which a plan is shown before the operation is planned again."""
+APPROVE_IT = "approve it, as the policy requires"
+"""What to do about a plan that waits, at the end of its reason."""
 _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
 _UNBOUND = ("engine", "auto_spark_bytes", "auto_spark_files", "workers")
@@ -286,6 +288,8 @@ class PendingPlan(Record):
     """When the operation was first found due and waiting for approval."""
     held: tuple[HeldBack, ...] = ()
     """Who holds files back that would be deleted otherwise."""
+    facts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the plan says to people, by the names of the facts."""
     requested: bool = False
     """Whether a person requested the plan, so that only the run that made it can carry it out."""
     link: str | None = None
@@ -404,13 +408,14 @@ def plan_to_approve(
         name=name,
         uri=uri,
         plan=approved,
-        reason=outcome.reason,
+        reason=outcome.reason.removesuffix(f"; {APPROVE_IT}"),
         files=amounts.deleted_files,
         bytes=amounts.deleted_bytes,
         share=amounts.deleted_files / amounts.looked_at if amounts.looked_at else None,
         commits=amounts.commits,
         due_since=outcome.started_at if due_since is None else due_since,
         held=getattr(plan, "held", ()),
+        facts=brief_facts(record.facts(plan)),
     )
 
 

@@ -15,8 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from delta_maintenance import clock
 from delta_maintenance.address import identity_of
 from delta_maintenance.errors import IncompleteError, InvalidRequestError, StorageError
+from delta_maintenance.operations.core.context import FileListing
+from delta_maintenance.operations.core.documents import Plan
 from delta_maintenance.policies.acknowledgements import Acknowledgement, still_acknowledged
 from delta_maintenance.policies.approval import PendingPlan, PutOff, pending_of
 from delta_maintenance.policies.entries import (
@@ -24,6 +27,7 @@ from delta_maintenance.policies.entries import (
     MAX_BYTES,
     AssessmentEntry,
     PastRun,
+    PlannedFiles,
     UnreadableEntry,
     entry_bytes,
     is_address,
@@ -33,12 +37,19 @@ from delta_maintenance.policies.entries import (
     still_waiting,
 )
 from delta_maintenance.policies.models import Assessment, RunResult
-from delta_maintenance.policies.state_files import ENTRY_SUFFIX, pattern_file, table_file
+from delta_maintenance.policies.state_files import (
+    ENTRY_SUFFIX,
+    StateFile,
+    pattern_file,
+    plan_file,
+    table_file,
+)
 from delta_maintenance.storage import FileStatus, Store, open_store
 
 __all__ = ["HISTORY", "AssessmentEntry", "PastRun", "UnreadableEntry"]
 
 _TURNS = 5
+_FILES = StateFile(PlannedFiles)
 _logger = logging.getLogger(__name__)
 
 
@@ -168,6 +179,18 @@ class AssessmentStore:
         """
         entry = self.load(uri, name=name)
         return entry if isinstance(entry, AssessmentEntry) else None
+
+    def save_files(self, uri: str, plan: Plan, listing: FileListing, operation: str) -> None:
+        """Stores the files of a plan of a table that needs an approval."""
+        files = PlannedFiles.of(
+            getattr(plan, "planned_at", clock.now()), listing.lines(reported=False)
+        )
+        _FILES.write(self.store, plan_file(uri, operation), files)
+
+    def files_of(self, plan: PendingPlan) -> PlannedFiles | None:
+        """The files of a plan that waits; None if they are not known."""
+        files = _FILES.read(self.store, plan_file(plan.uri, plan.operation))
+        return files if files is not None and files.planned_at == plan.plan.planned_at else None
 
     def _put(self, entry: AssessmentEntry) -> None:
         assessed = entry.assessment

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from delta_maintenance import clock
 from delta_maintenance.address import is_catalog_name
@@ -31,6 +31,8 @@ HISTORY = 20
 """The number of runs that are kept for a table."""
 MAX_BYTES = 512 << 10
 """The maximum size of an entry in bytes: longer ones are shortened when written, and not read."""
+MAX_LIST_BYTES = 16 << 20
+"""The maximum size of the list of files of one plan."""
 _COMMITS = b'"commits":[{'
 
 
@@ -187,6 +189,29 @@ def acknowledgement_text(entry: AssessmentEntry | None) -> str | None:
     """Returns the acknowledgement of the current failure of a table as one line."""
     acknowledgement = entry.acknowledgement_at(now=clock.now()) if entry is not None else None
     return str(acknowledgement) if acknowledgement is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFiles(Record):
+    """The files of a plan that needs an approval: the first ones, for people."""
+
+    planned_at: Instant
+    """Tells the plans of a table apart."""
+    lines: tuple[str, ...]
+    """Tab-separated, as the operation lists them."""
+    is_complete: bool
+
+    @classmethod
+    def of(cls, planned_at: datetime, lines: Iterable[str]) -> Self:
+        """The lines that fit into `MAX_LIST_BYTES`."""
+        first: list[str] = []
+        size = 0
+        for line in lines:
+            size += len(line.encode(errors="replace")) + 4
+            if size > MAX_LIST_BYTES:
+                return cls(planned_at=planned_at, lines=tuple(first), is_complete=False)
+            first.append(line)
+        return cls(planned_at=planned_at, lines=tuple(first), is_complete=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol, cast
 from delta_maintenance import clock
 from delta_maintenance.errors import BusyError, InvalidRequestError, RefusedError, failure_of
 from delta_maintenance.operations.core.assessment import AssessedOperation
-from delta_maintenance.operations.core.context import RunContext, options_for
+from delta_maintenance.operations.core.context import FileListing, RunContext, options_for
+from delta_maintenance.operations.core.documents import Plan
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.operation import Amounts
@@ -20,7 +21,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import APPROVE_IT, ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -74,6 +75,8 @@ class RunEnvironment:
     """The lease of the table, which a run takes before its first change."""
     clones: PolicyClones | None = None
     """Finds the clones of a table among the other tables of its policy."""
+    save_files: Callable[[Plan, FileListing, str], object] | None = None
+    """Stores the files of a plan that needs an approval, and the name of its operation."""
     progress: Progress | None = None
     turns: Turns | None = None
     """The turns of the tables that this process maintains side by side."""
@@ -267,9 +270,7 @@ class _Request:
     def for_approval(self, commits_made: int) -> OperationOutcome:
         """Returns the plan, unless it exceeds a limit or changes nothing."""
         waiting = replace(
-            self.blank,
-            status="needs-approval",
-            reason=f"{self.due.reason}; approve it, as the policy requires",
+            self.blank, status="needs-approval", reason=f"{self.due.reason}; {APPROVE_IT}"
         )
         prepared = None if self.due.engine == "spark" else self._prepare_with_clones(plan_only=True)
         if prepared is None:
@@ -292,6 +293,9 @@ class _Request:
         beyond = self._beyond(plan, commits_made=commits_made)
         if beyond is not None:
             return self._stopped_outcome(replace(self.blank, engine=waiting.engine), beyond, plan)
+        save_files = self.context.environment.save_files
+        if save_files is not None and prepared is not None and prepared.listing is not None:
+            save_files(plan, prepared.listing, self.record.name)
         return self._with_plan(waiting, plan)
 
     def outcome_of_job(self) -> OperationOutcome:

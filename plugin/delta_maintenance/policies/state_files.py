@@ -5,6 +5,7 @@
 | `*.DIGEST.json` | the state of a table or a pattern | it is shown as unreadable, and replaced |
 | `DIGEST.lease` | who works on a table, and until when | the table is free |
 | `DIGEST.lease.DIGEST` | who replaces or deletes a lease | it may be replaced |
+| `OPERATION.DIGEST.files` | the files of the last plan to approve | the page lists none |
 | `failures.reported` | the failures that were reported | they are reported once more |
 | `clones.references` | the folders that the logs of tables refer to | the logs are read again |
 | `catalog-*.DIGEST.listing` | the last listing of a catalog | the catalog is asked for everything |
@@ -97,6 +98,11 @@ def pattern_file(name: str) -> str:
 def listing_file(catalog: str) -> str:
     """Returns the name of the listing of a catalog, by its key in the policy."""
     return f"catalog-{catalog[:80]}.{digest_of(catalog)}.listing"
+
+
+def plan_file(uri: str, operation: str) -> str:
+    """Returns the name of the list of files of a plan for the table at an address."""
+    return f"{operation}.{identity_of(uri)}.files"
 
 
 def lease_file(uri: str) -> str:

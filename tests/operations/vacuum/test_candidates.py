@@ -11,7 +11,7 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import CorruptTableError, RefusedError
-from delta_maintenance.operations.vacuum import engine
+from delta_maintenance.operations.vacuum import VacuumPlan, engine
 from tests.support.operations.vacuum_cases import VECTOR, removed
 from tests.support.tables.actions import (
     OMIT,
@@ -378,3 +378,25 @@ def test_hadoop_checksums_go_with_their_files() -> None:
     table.file("live.parquet", ".live.parquet.crc", "p/dead.parquet", "p/.dead.parquet.crc")
     table.file("p/.other.parquet.crc", "q/.dead.parquet.crc")
     assert table.going() == {"p/dead.parquet", "p/.dead.parquet.crc"}
+
+
+def test_a_plan_names_the_folders_with_the_most_bytes_to_delete() -> None:
+    table = Folder()
+    for day in range(12):
+        for number in range(day + 1):
+            table.file(f"day={day:02}/{number}.parquet", days=30 + number, data=b"x" * 10)
+    table.file("x.parquet", days=50, data=b"x" * 1_000)
+    plan = table.survey().plan
+    assert [folder.folder for folder in plan.folders] == [
+        "",
+        *(f"day={day:02}" for day in range(11, 2, -1)),
+    ]
+    first, second, *_ = plan.folders
+    assert (first.count, first.bytes, first.oldest) == (1, 1_000, first.newest)
+    assert (second.count, second.bytes) == (12, 120)
+    assert second.oldest is not None and second.newest is not None
+    assert second.newest - second.oldest == timedelta(days=11)
+    facts = VacuumPlan.from_json(plan.to_json()).facts()
+    assert str(facts["in day=11"]).startswith("12 files (120 B) of 20")
+    assert "in the folder of the table" in facts
+    assert not Folder().survey().plan.folders

@@ -51,9 +51,8 @@ def run_on(
     clock = now or (lambda: NOW)
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    environment = RunEnvironment(
-        now=clock, submit=o.pop("submit", None), lease=o.pop("lease", None)
-    )
+    parts = {name: o.pop(name, None) for name in ("submit", "lease", "save_files")}
+    environment = RunEnvironment(now=clock, **parts)
     return run(table.open(), policy_table, environment=environment, **o)
 
 

@@ -10,7 +10,13 @@ from delta_maintenance.lazy import lazy_names
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.core.context import RunContext
-    from delta_maintenance.operations.core.facts import count_text, fact_lines, shown, size_text
+    from delta_maintenance.operations.core.facts import (
+        brief_facts,
+        count_text,
+        fact_lines,
+        shown,
+        size_text,
+    )
     from delta_maintenance.operations.core.given_options import (
         read_options,
         replace_flags,
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = lazy_names(
     __name__,
     context="Prepared RunContext options_for",
-    facts="count_text fact_lines shown size_text",
+    facts="brief_facts count_text fact_lines shown size_text",
     flags="Engine Flag OperationId OperationSince OtherWritersField flag_fields option "
     "policy_option",
     freed="Freed freed_bytes unfreed_texts",

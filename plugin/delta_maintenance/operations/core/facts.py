@@ -59,6 +59,15 @@ def fact_lines(value: object) -> list[str]:
             return [fact_text(value)]
 
 
+def brief_facts(facts: Facts, *, most: int = 10) -> dict[str, tuple[str, ...]]:
+    """Returns the lines of each fact that is not empty: the first ones, and how many follow."""
+    lines = {name: tuple(fact_lines(value)) for name, value in shown(facts)}
+    return {
+        name: own if len(own) <= most else (*own[:most], f"and {len(own) - most:,} more")
+        for name, own in lines.items()
+    }
+
+
 def fact_text(value: object) -> str:
     """Formats a single value."""
     if isinstance(value, bool):

@@ -147,6 +147,26 @@ class DeadGroup(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadFolder(Record):
+    """Files to be deleted from one folder, which is a partition in most tables."""
+
+    folder: str
+    """Its path below the root; empty for the root itself."""
+    count: int
+    bytes: int
+    oldest: Instant | None = None
+    """When the first of the files was modified; None if the listing does not tell."""
+    newest: Instant | None = None
+
+    def __str__(self) -> str:
+        files = f"{count_text(self.count, 'file')} ({size_text(self.bytes)})"
+        if self.oldest is None or self.newest is None:
+            return files
+        first, last = (f"{at:%Y-%m-%d}" for at in (self.oldest, self.newest))
+        return f"{files} of {first}" + (f" to {last}" if first != last else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedGroup(Record):
     """Unreferenced files in a storage class from which no file can be read at once."""
 
@@ -180,6 +200,8 @@ class VacuumPlan(Plan):
     """A digest of the paths of these files, by which an approval covers exactly these files."""
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
+    folders: tuple[DeadFolder, ...] = ()
+    """The folders with the most bytes to delete; empty if Spark finds the files."""
     held: tuple[HeldBack, ...] = ()
     """The files that would be deleted if their holders did not keep them."""
     archived: tuple[ArchivedGroup, ...] = ()
@@ -249,6 +271,8 @@ def plan_facts(plan: VacuumPlan) -> Facts:
     }
     for group in plan.groups:
         facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
+    for folder in plan.folders:
+        facts[f"in {folder.folder or 'the folder of the table'}"] = str(folder)
     facts["empty directories"] = plan.directories or None
     facts["archived"] = [
         f"{count_text(archived_files.count, 'file')} ({size_text(archived_files.bytes)}) in "

@@ -16,7 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance import clock
 from delta_maintenance.errors import CorruptTableError, RefusedError
+from delta_maintenance.operations.vacuum import DeadFolder
 from delta_maintenance.operations.vacuum.references import FileReferences
 from delta_maintenance.protocol.columns import (
     booleans,
@@ -53,6 +55,7 @@ HELD = "held: see the holders"
 HIDDEN = "hidden: a name that begins with _ or ."
 _LOOKED_AT_ONCE = 100
 _SAMPLES = 5
+_FOLDERS = 10
 GROUPS = 256
 """The number of groups of paths of which a digest is made."""
 
@@ -125,6 +128,27 @@ class DeadFiles:
                 size = pc.sum(files["size"]).as_py() or 0
                 found.append(ReasonTally(reason, files.num_rows, size, tuple(pairs)))
         return tuple(found)
+
+    def largest_folders(self) -> tuple[DeadFolder, ...]:
+        """The folders with the most bytes to delete."""
+        folder = pc.replace_substring_regex(self.files["path"], r"(^|/)[^/]*$", "")
+        sums = [("path", "count"), ("size", "sum"), ("modified_ms", "min"), ("modified_ms", "max")]
+        grouped = self.files.append_column("folder", folder).group_by("folder").aggregate(sums)
+        grouped = grouped.sort_by([("size_sum", "descending"), ("folder", "ascending")])
+        return tuple(
+            DeadFolder(
+                folder=row["folder"],
+                count=row["path_count"],
+                bytes=row["size_sum"] or 0,
+                oldest=None
+                if row["modified_ms_min"] is None
+                else clock.instant(row["modified_ms_min"]),
+                newest=None
+                if row["modified_ms_max"] is None
+                else clock.instant(row["modified_ms_max"]),
+            )
+            for row in grouped.slice(0, _FOLDERS).to_pylist()
+        )
 
     def keep(self, why: str, count: int) -> None:
         """Counts files that are kept."""

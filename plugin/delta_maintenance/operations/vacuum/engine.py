@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from delta_maintenance.operations.core.parquet_report import write_batches
+from delta_maintenance.operations.vacuum import DeadFolder
 from delta_maintenance.operations.vacuum.candidates import (
     DeadFiles,
     ReasonTally,
@@ -79,6 +80,8 @@ class Found:
     live_bytes: int
     ageless_tombstones: int
     """The number of tombstones that protect their files because their age is unknown."""
+    folders: tuple[DeadFolder, ...] = ()
+    """The folders with the most bytes to delete, if the engine counts them."""
     batches: Callable[[], Iterator[pa.Table]]
     """Yields the files to delete (`candidates.DEAD_FILES`), batch by batch."""
     first_of: Callable[[ProtectedPaths], str | None]
@@ -135,6 +138,7 @@ class LocalVacuum:
             live_files=references.num_live,
             live_bytes=references.live_bytes,
             ageless_tombstones=references.ageless_tombstones,
+            folders=dead.largest_folders(),
             batches=lambda: iter([dead.files]),
             first_of=partial(first_covered, dead.files),
             deletion=lambda watch: delete_data_files(
