@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ def expected(rows: list[dict[str, Any]], now: datetime) -> dict[str, list[float]
             found["files"][day] += files
             found["small"][day] += files * last[f"small_share_{when}"]
             found["replay_bytes"][day] += last[f"replay_bytes_{when}"]
+    for name in ("files", "small", "replay_bytes"):
+        unknown = min((row["started_at"] - first).days for row in rows)
+        found[name][:unknown] = [math.nan] * unknown
     small = found.pop("small")
     found["small_share"] = [part / all_ for part, all_ in zip(small, found["files"], strict=True)]
     return found
@@ -79,11 +83,11 @@ def test_sums_and_states_are_those_of_the_rows(
     found = trends(history)
     assert found.tables == 7
     for name, values in wanted.items():
-        assert getattr(found, name) == pytest.approx(np.array(values)), name
+        assert getattr(found, name) == pytest.approx(np.array(values), nan_ok=True), name
     one = history.of({identity_of("s3a://lake/t3/")})
     own = [row for row in rows.to_pylist() if row["table_name"] == "t3"]
     for name, values in expected(own, NOW).items():
-        assert getattr(trends(one), name) == pytest.approx(np.array(values)), name
+        assert getattr(trends(one), name) == pytest.approx(np.array(values), nan_ok=True), name
 
 
 def test_only_the_newest_rows_are_kept_with_their_texts(
@@ -113,7 +117,14 @@ def test_a_ledger_without_rows_of_these_days_has_no_states(ledger: LedgerTable) 
     history = read_history(ledger, now=NOW, prices=PRICES)
     found = trends(history)
     assert history.rows == found.tables == 0
-    assert not found.files.any() and np.isnan(found.small_share).all()
+    assert np.isnan(found.files).all() and np.isnan(found.small_share).all()
+
+
+def test_days_before_the_first_row_were_not_measured(ledger: LedgerTable) -> None:
+    append(ledger, some_rows(TABLES, 40, now=NOW, days=2))
+    found = trends(read_history(ledger, now=NOW, prices=None))
+    for values in (found.files, found.small_share, found.replay_bytes):
+        assert np.isnan(values[: DAYS - 3]).all() and not np.isnan(values[-2:]).any()
 
 
 def test_rows_of_other_engines_and_of_clocks_ahead_count(ledger: LedgerTable) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,6 @@ from delta_maintenance.ledger.trends import DAYS, Trends
 from delta_maintenance_airflow.health_page import formats
 from delta_maintenance_airflow.health_page.drawing import (
     Chart,
-    byte_ticks,
     drawn,
     library,
     moment,
@@ -34,6 +33,12 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.float64]
 Text = Callable[[float], str]
 _WEEK = 7
+_HOUR, _DAY = 3_600, 86_400
+_MOST_BARS = 60
+_MOST_ROWS = 20
+_LEAST_WEEKS = 4
+LEAST_POINTS = 10
+"""With fewer values, words say more than a drawing."""
 
 
 def charts(health: TableHealth) -> tuple[Chart, ...] | None:
@@ -43,14 +48,14 @@ def charts(health: TableHealth) -> tuple[Chart, ...] | None:
     except ImportError:
         return None
     drawn_charts = []
-    if len(health.commits) > 1:
+    if len(health.commits) >= LEAST_POINTS:
         drawn_charts += [_replay(health), _commits(health)]
     elif health.commits:
-        drawn_charts.append(_only_commit(health.commits[0]))
-    if len(health.file_sizes) > 1:
+        drawn_charts.append(_few_commits(health.commits))
+    if health.num_files >= LEAST_POINTS and len(health.file_sizes) > 1:
         drawn_charts.append(_sizes(health))
     elif health.file_sizes:
-        drawn_charts.append(_only_size(health))
+        drawn_charts.append(_few_sizes(health))
     return tuple(drawn_charts)
 
 
@@ -79,7 +84,7 @@ def _replay(health: TableHealth) -> Chart:
     chart.x_labels = whole_ticks(health.commits[0].version, health.commits[-1].version)
     chart.y_labels = whole_ticks(0, max([count for _, count in known_counts], default=0))
     chart.add(
-        "Commits to replay",
+        "To replay",
         [point(commit.version, count, _of(commit)) for commit, count in known_counts],
         fill=True,
         show_dots=False,
@@ -104,34 +109,41 @@ def _replay(health: TableHealth) -> Chart:
 
 
 def _commits(health: TableHealth) -> Chart:
-    chart = xy("Bytes of commits over time", x_title="Time (UTC)", y_title="Bytes", stroke=False)
-    chart.logarithmic = True
     commits = health.commits
-    times = [commit.timestamp.timestamp() for commit in commits]
-    earliest, latest = min(times), max(times)
-    chart.x_value_formatter = lambda value: moment(value, latest - earliest)
-    chart.value_formatter = lambda value: formats.size(int(value))
-    chart.x_labels = time_ticks(earliest, latest)
-    sizes = [max(1, commit.bytes) for commit in commits]
-    chart.y_labels = byte_ticks(min(sizes), max(sizes))
-    kinds: dict[str, list[CommitPoint]] = {
-        "Commit": [c for c in commits if not c.is_checkpoint and not c.is_compaction],
-        "With checkpoint": [c for c in commits if c.is_checkpoint],
-        "With log compaction": [c for c in commits if c.is_compaction and not c.is_checkpoint],
-    }
-    for name, commits_of_kind in kinds.items():
-        points = [point(c.timestamp.timestamp(), max(1, c.bytes), _of(c)) for c in commits_of_kind]
-        chart.add(name, points, dots_size=2 if name == "Commit" else 3.5)
+    seconds = np.array([int(commit.timestamp.timestamp()) for commit in commits])
+    span = int(np.ptp(seconds))
+    weeks = max(1, math.ceil(span / _MOST_BARS / (_WEEK * _DAY)))
+    step = next((s for s in (_HOUR, _DAY) if span / s <= _MOST_BARS), weeks * _WEEK * _DAY)
+    unit = {_HOUR: "hour", _DAY: "day", _WEEK * _DAY: "week"}.get(step, f"{weeks} weeks")
+    bars = seconds // step
+    bars, first = bars - bars.min(), float(bars.min() * step)
+    counts = np.bincount(bars)
+    sizes = np.bincount(bars, [commit.bytes for commit in commits])
+    starts = first + step * np.arange(len(counts))
+    chart = library().Bar(**settings("Commits over time"), x_title="Time (UTC)")
+    chart.show_legend = False
+    chart.value_formatter = _count
+    chart.y_labels = whole_ticks(0, int(counts.max()))
+    ticks = time_ticks(first, starts[-1])
+    chart.x_labels = [moment(start, span) if start in ticks else "" for start in starts]
+    chart.truncate_label = -1
     rows = [
-        (f"{commit.version:,}", formats.size(commit.bytes), clock.minute_text(commit.timestamp))
-        for commit in reversed(commits[-20:])
+        (f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}", _count(number), _size(size))
+        for start, number, size in zip(starts, counts, sizes, strict=True)
     ]
+    chart.add(
+        "Commits",
+        [
+            {"value": int(number), "label": f"{row[0]}, {row[2]}"} if number else None
+            for number, row in zip(counts, rows, strict=True)
+        ],
+    )
     return Chart(
         "Commits over time",
-        "Bytes of each commit, with checkpoints and log compactions",
+        f"Commits in each {unit}",
         drawn(chart),
-        ("Version", "Bytes", "Committed"),
-        tuple(rows),
+        ("From (UTC)", "Commits", "Bytes"),
+        tuple(row for row in rows[::-1] if row[1] != "0")[:_MOST_ROWS],
     )
 
 
@@ -167,18 +179,27 @@ def _sizes(health: TableHealth) -> Chart:
     )
 
 
-def _only_commit(commit: CommitPoint) -> Chart:
-    size, at = formats.size(commit.bytes), clock.minute_text(commit.timestamp)
-    return Chart("Commits", f"Only one is retained: version {commit.version:,}, {size}, of {at}")
+def _few_commits(commits: Sequence[CommitPoint]) -> Chart:
+    at = clock.minute_text(commits[-1].timestamp)
+    total = formats.size(sum(commit.bytes for commit in commits))
+    if len(commits) == 1:
+        only = f"version {commits[0].version:,}, {total}, of {at}"
+        return Chart("Commits", f"Only one is retained: {only}")
+    began = clock.minute_text(commits[0].timestamp)
+    return Chart("Commits", f"{len(commits)} are retained, {total}: from {began} to {at}")
 
 
-def _only_size(health: TableHealth) -> Chart:
-    (bucket,) = health.file_sizes
-    start, files = bucket.from_bytes, formats.count(bucket.files)
-    between = f"{formats.size(start)} to {formats.size(2 * start)}" if start else "no bytes"
-    subject = "The only data file has" if bucket.files == 1 else f"All {files} data files have"
-    small = ", which is small" if start < health.small_file_bytes else ""
-    return Chart("File sizes", f"{subject} {between}{small}")
+def _few_sizes(health: TableHealth) -> Chart:
+    def between(bucket: SizeBucket) -> str:
+        start = bucket.from_bytes
+        return f"{formats.size(start)} to {formats.size(2 * start)}" if start else "no bytes"
+
+    number, buckets = formats.count(health.num_files), health.file_sizes
+    if len(buckets) == 1:
+        subject = "The only data file has" if health.num_files == 1 else f"All {number} files have"
+        return Chart("File sizes", f"{subject} {between(buckets[0])}")
+    sizes = (f"{formats.count(bucket.files)} of {between(bucket)}" for bucket in buckets)
+    return Chart("File sizes", f"{number} data files: {', '.join(sizes)}")
 
 
 def _without_gaps(sizes: Sequence[SizeBucket]) -> Iterator[SizeBucket]:
@@ -207,19 +228,17 @@ def trend_charts(
         return None
     cost = {} if currency is None else {"Cost": trends.cost}
     candidates = (
-        _line(
-            "Data files", "Live data files at the end of each day", trends.files, first_day, _count
-        ),
+        _line("Data files", "Live data files at the end of a day", trends.files, first_day, _count),
         _line(
             "Small files",
-            "Their share of the live data files at the end of each day",
+            "Their share of the live data files at the end of a day",
             trends.small_share,
             first_day,
             formats.percent,
         ),
         _line(
             "Log to open",
-            "Bytes of log that a reader opens at the end of each day",
+            "Bytes of log that a reader opens at the end of a day",
             trends.replay_bytes,
             first_day,
             _size,
@@ -227,7 +246,7 @@ def trend_charts(
         _weeks(
             "Reclaimed",
             "Bytes of deleted files by week, and whether their storage is still paid for",
-            {"Deleted, not freed": trends.bytes_kept, "Freed": trends.bytes_freed},
+            {"Not freed": trends.bytes_kept, "Freed": trends.bytes_freed},
             first_day,
             _size,
         ),
@@ -258,11 +277,16 @@ def _size(value: float) -> str:
 def _line(
     title: str, explanation: str, values: Numbers, first_day: datetime, text: Text
 ) -> Chart | None:
-    """A line through the days with a value; the explanation alone for a single day."""
+    """A line through the days with a value; for few days, the first and the last value in words."""
     days = [int(day) for day in np.flatnonzero(~np.isnan(values))]
     if not days or not np.nanmax(values):
         return None
     times = [first_day + timedelta(days=day) for day in range(DAYS)]
+    if len(days) < LEAST_POINTS:
+        first, last = text(values[days[0]]), text(values[days[-1]])
+        since = f"since {formats.day(times[days[0]])}"
+        change = f"{last} {since}" if first == last else f"{last}, {first} {since}"
+        return Chart(title, f"{explanation}: {change}")
     start, end = times[days[0]].timestamp(), times[-1].timestamp()
     chart = xy(title, x_title="Day (UTC)")
     chart.show_legend = False
@@ -280,15 +304,13 @@ def _line(
         show_dots=False,
     )
     rows = tuple((formats.day(times[day]), text(values[day])) for day in days[::-_WEEK])
-    if len(days) == 1:
-        return Chart(title, f"{explanation}: {rows[0][1]}")
     return Chart(title, explanation, drawn(chart), ("Day", title), rows)
 
 
 def _weeks(
     title: str, explanation: str, series: Mapping[str, Numbers], first_day: datetime, text: Text
 ) -> Chart | None:
-    """A bar for each week; the explanation alone if only one week has any."""
+    """A bar for each week since the first with any; for few weeks, words."""
     # The last week ends today, so the first one lacks some days.
     lacking = -DAYS % _WEEK
     weeks = {
@@ -302,19 +324,24 @@ def _weeks(
     filled = np.flatnonzero(total)
     if not len(filled):
         return None
-    if len(filled) == 1:
-        at = int(filled[0])
+    measured = range(int(filled[0]), len(starts))
+    rows = tuple(
+        (formats.day(starts[at]), *(text(weekly_values[at]) for weekly_values in weeks.values()))
+        for at in reversed(measured)
+    )
+    if len(measured) < _LEAST_WEEKS:
         sums = (
-            f"{name.lower()} {text(weekly_values[at])}"
-            for name, weekly_values in weeks.items()
-            if weekly_values[at]
+            f"{name.lower()} {text(values[at])} in the week from {formats.day(starts[at])}"
+            for at in reversed(measured)
+            for name, values in weeks.items()
+            if values[at]
         )
-        return Chart(title, f"Only in the week from {formats.day(starts[at])}: {', '.join(sums)}")
+        return Chart(title, f"{explanation}: {', '.join(sums)}")
     kind = library().StackedBar if len(weeks) > 1 else library().Bar
     chart = kind(**settings(title), x_title="Week from")
     chart.show_legend = len(weeks) > 1
     chart.value_formatter = text
-    chart.x_labels = [f"{start:%m-%d}" for start in starts]
+    chart.x_labels = [f"{starts[at]:%m-%d}" for at in measured]
     chart.truncate_label = -1
     chart.x_label_rotation = 40
     # Pygal counts the height of rotated labels too low, so that the legend would be cut off.
@@ -324,14 +351,12 @@ def _weeks(
         chart.add(
             name,
             [
-                {"value": float(value), "label": formats.day(start)} if value else None
-                for value, start in zip(weekly_values, starts, strict=True)
+                {"value": float(weekly_values[at]), "label": formats.day(starts[at])}
+                if weekly_values[at]
+                else None
+                for at in measured
             ],
         )
-    rows = tuple(
-        (formats.day(start), *(text(weekly_values[at]) for weekly_values in weeks.values()))
-        for at, start in reversed([*enumerate(starts)])
-    )
     return Chart(title, explanation, drawn(chart), ("Week from", *weeks), rows)
 
 

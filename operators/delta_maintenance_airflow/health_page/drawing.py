@@ -11,7 +11,9 @@ from xml.etree import ElementTree
 
 from markupsafe import Markup
 
-_WIDTH, _HEIGHT = 620, 300
+_WIDTH, _HEIGHT = 400, 240
+_FONT_SIZE = 12
+"""Of all texts, as the style of the page has it: Pygal leaves room for them."""
 _SVG = "{http://www.w3.org/2000/svg}"
 _TICKS = 6
 """The maximum number of labels on the axis of a chart."""
@@ -47,6 +49,14 @@ def library() -> Any:
     return pygal
 
 
+def _style() -> Any:
+    library()
+    from pygal.style import Style
+
+    sizes = ("label", "major_label", "legend", "title", "no_data")
+    return Style(**{f"{name}_font_size": _FONT_SIZE for name in sizes})
+
+
 def xy(title: str, **more: Any) -> Any:
     """A chart of points, or of lines between them."""
     return library().XY(**settings(title), **more)
@@ -66,6 +76,7 @@ def settings(title: str) -> dict[str, Any]:
         "margin": 6,
         "margin_bottom": 18,
         "legend_at_bottom_columns": 3,
+        "style": _style(),
         # No scripts and styles of the library: the page has its own styles for both themes.
         "js": (),
         "css": (),
@@ -124,13 +135,6 @@ def whole_ticks(lowest: int, highest: int) -> list[int]:
             break
     start = -(-lowest // step) * step
     return list(range(start, highest + 1, step)) or [lowest]
-
-
-def byte_ticks(smallest: int, largest: int) -> list[int]:
-    """Powers of four for a logarithmic axis."""
-    ticks = [4**power for power in range(31) if smallest / 4 < 4**power < largest * 4]
-    every = -(-len(ticks) // _TICKS)
-    return ticks[::every]
 
 
 _MINUTE = 60

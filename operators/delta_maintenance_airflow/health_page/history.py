@@ -163,6 +163,7 @@ class RanOperation:
     error: str | None
     link: str | None
     done_by: str
+    approved_by: str | None
     seconds: float | None
     files: BeforeAfter | None
     replay_bytes: BeforeAfter | None
@@ -202,6 +203,7 @@ def what_ran(
                 error=row["error"],
                 link=row["link"],
                 done_by=row["done_by"] or "",
+                approved_by=row["approved_by"],
                 seconds=row["seconds"],
                 files=_change(row["files_before"], row["files_after"]),
                 replay_bytes=_change(row["replay_bytes_before"], row["replay_bytes_after"]),

@@ -167,7 +167,17 @@ def _trends(view: HistoryView) -> ExportedRows:
 
 def _ran(view: HistoryView) -> ExportedRows:
     columns = (
-        *("at", "table", "owner", "operation", "outcome", "error", "link", "done_by"),
+        *(
+            "at",
+            "table",
+            "owner",
+            "operation",
+            "outcome",
+            "error",
+            "link",
+            "done_by",
+            "approved_by",
+        ),
         *("seconds", "bytes_deleted", "bytes_freed", "cost"),
     )
     changed = ("files", "replay_bytes")

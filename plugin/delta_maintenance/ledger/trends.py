@@ -38,6 +38,7 @@ _SHOWN = (
     "error",
     "link",
     "done_by",
+    "approved_by",
     "seconds",
     "bytes_deleted",
     "files_before",
@@ -96,7 +97,7 @@ class Trends:
     tables: int
     """The tables with a known state."""
     files: npt.NDArray[np.float64]
-    """Live files at the end of the day, of all tables."""
+    """Live files at the end of the day, of all tables; NaN before the first known state."""
     small_share: npt.NDArray[np.float64]
     """The share of small files among them; NaN without files."""
     replay_bytes: npt.NDArray[np.float64]
@@ -145,6 +146,11 @@ def trends(history: LedgerHistory) -> Trends:
         )
     has_state = ~np.isnan(states["files"])
     totals = {name: np.nansum(values, axis=0) for name, values in states.items()}
+    # A table that came later had the state before that it was found in, but nobody measured any
+    # table before the first day.
+    measured_days = days[~np.isnan(_numbers(daily["files_last"]))]
+    for values in totals.values():
+        values[: measured_days.min(initial=DAYS)] = np.nan
     with np.errstate(invalid="ignore"):
         small_share = totals["small_files"] / totals["files"]
     sums = {
