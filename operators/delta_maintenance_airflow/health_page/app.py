@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlencode
@@ -22,6 +23,7 @@ from fastapi import Query as Parameter
 from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from starlette.exceptions import HTTPException
 
 from delta_maintenance import clock
@@ -30,8 +32,10 @@ from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
 from delta_maintenance.policies.acknowledgements import MOST_REASON
+from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry
 from delta_maintenance.policies.definition.ledger import LedgerRule
+from delta_maintenance.policies.entries import PlannedFiles
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.dags.manual import MANUAL_TAG, SHORT_TAG
@@ -43,7 +47,7 @@ from delta_maintenance_airflow.health_page.acknowledge import (
 )
 from delta_maintenance_airflow.health_page.approvals import Question
 from delta_maintenance_airflow.health_page.charts import charts, money
-from delta_maintenance_airflow.health_page.export import ExportForm, exported_tables
+from delta_maintenance_airflow.health_page.export import ExportedRows, ExportForm, exported_tables
 from delta_maintenance_airflow.health_page.history import KeptHistory, history_of
 from delta_maintenance_airflow.health_page.history_page import add_history
 from delta_maintenance_airflow.health_page.known_tables import KnownTables, PolicyFile
@@ -104,10 +108,14 @@ def create_app(
         ("/table", pages.table),
         ("/run", pages.run),
         ("/approvals", pages.approvals),
+        ("/approvals/files", pages.planned_files),
     ):
         app.add_api_route(
             path, page, methods=["GET"], response_class=HTMLResponse, dependencies=signed_in
         )
+    app.add_api_route(
+        "/approvals/files.{form}", pages.exported_files, methods=["GET"], dependencies=signed_in
+    )
     app.add_api_route(
         "/export.{form}", pages.exported_list, methods=["GET"], dependencies=signed_in
     )
@@ -143,10 +151,10 @@ def _query(
     )
 
 
-def _query_with_anomaly(
-    query: Annotated[listing.TableQuery, Depends(_query)], anomaly: str = ""
+def _query_with_trouble(
+    query: Annotated[listing.TableQuery, Depends(_query)], anomaly: str = "", cause: str = ""
 ) -> listing.TableQuery:
-    return replace(query, anomaly=anomaly)
+    return replace(query, anomaly=anomaly, cause=cause)
 
 
 def checked_options(
@@ -183,7 +191,7 @@ class Pages:
         self._templates = _environment()
 
     def tables(
-        self, request: Request, query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)]
+        self, request: Request, query: Annotated[listing.TableQuery, Depends(_query_with_trouble)]
     ) -> Response:
         """The overview, and all tables, filtered and sorted."""
         policy_tables = self._policy.tables()
@@ -200,7 +208,7 @@ class Pages:
         )
 
     def exported_list(
-        self, form: ExportForm, query: Annotated[listing.TableQuery, Depends(_query_with_anomaly)]
+        self, form: ExportForm, query: Annotated[listing.TableQuery, Depends(_query_with_trouble)]
     ) -> Response:
         """The list of tables as a file: all that match, not only those of one page."""
         matching = listing.matching_rows(self.everything(), query)
@@ -249,8 +257,31 @@ class Pages:
             # Airflow checks the permission; this person would be refused after the answer.
             refused={user.get_id(), user.get_name()} if self._separate_approver else set(),
             scheduled=SCHEDULED_DAG,
+            shown=SHOWN,
+            large_share=approvals.LARGE_SHARE,
             tomorrow=self._now() + timedelta(days=1),
         )
+
+    def planned_files(self, request: Request, name: str, plan: str) -> Response:
+        """The files of a plan that waits for an approval."""
+        waiting, files = self._files_of(name, plan)
+        return self.render_page(
+            request, "files.html", plan=waiting, files=files, most=approvals.MOST_FILES
+        )
+
+    def exported_files(self, form: ExportForm, name: str, plan: str) -> Response:
+        """The same as a file, with all that are stored."""
+        waiting, files = self._files_of(name, plan)
+        exported = ExportedRows(columns=approvals.FILE_COLUMNS, rows=approvals.file_cells(files))
+        return exported.response(f"{waiting.operation}-{plan}", form)
+
+    def _files_of(self, name: str, plan_id: str) -> tuple[PendingPlan, PlannedFiles]:
+        plans = [waiting.plan for waiting in self._row(name).plans]
+        plan = next((plan for plan in plans if plan.id == plan_id), None)
+        files = None if plan is None else self.ask_store(partial(_load_files, plan=plan))
+        if plan is None or files is None:
+            raise HTTPException(404, "No such plan waits, or its files are not stored.")
+        return plan, files
 
     def everything(self) -> tuple[rows.TableRow, ...]:
         """The rows of all tables."""
@@ -324,6 +355,10 @@ def _load(store: AssessmentStore, *, name: str, uri: str | None) -> Any:
     return store.find_by_name(name)
 
 
+def _load_files(store: AssessmentStore, *, plan: PendingPlan) -> PlannedFiles | None:
+    return store.files_of(plan)
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("delta_maintenance_airflow.health_page"),
@@ -352,6 +387,10 @@ def _environment() -> Environment:
         unfreed=partial(unfreed_texts, size_of=formats.size),
         within=_within,
         status_name=formats.status_name,
+        breakable=_breakable,
+        file_cells=lambda files, most: islice(approvals.file_cells(files), most),
+        on_page=formats.without_flags,
+        fact_title=formats.fact_title,
     )
     records = registry.policy_operations()
     environment.globals.update(
@@ -365,11 +404,17 @@ def _environment() -> Environment:
         operations=[record.name for record in records],
         orders=listing.ORDERS,
         further=listing.FURTHER,
+        few_small_files=anomalies.SMALL_FILES,
         recent=RECENT,
         # Spans are rounded down.
         minute=timedelta(seconds=59),
     )
     return environment
+
+
+def _breakable(name: str) -> Markup:
+    """A name that breaks after slashes, where it is too long for its place."""
+    return escape(name).replace("/", Markup("/<wbr>"))
 
 
 def _within(link: str | None) -> str | None:

@@ -7,7 +7,7 @@ the questions. Answers go from the browser to Airflow's own API, which checks th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -16,8 +16,15 @@ from urllib.parse import quote, unquote
 from delta_maintenance.address import identity_of
 from delta_maintenance.policies.approval import PLAN_LIFE, PendingPlan, put_off_operations
 from delta_maintenance.policies.assessments import AssessmentEntry
+from delta_maintenance.policies.entries import PlannedFiles
 
 _LINK = re.compile(r"/dags/([^/]+)/runs/([^/]+)/tasks/([^/]+?)(?:/mapped/(\d+))?")
+LARGE_SHARE = 0.5
+"""A plan that deletes a larger share of the files is shown with it."""
+FILE_COLUMNS = ("bytes", "reason", "path")
+"""The parts of a line of a list of files."""
+MOST_FILES = 1_000
+"""The most files on a page; the download has all that are stored."""
 _OPEN = ("awaiting_input", "deferred")
 """The states of a task that waits for an answer: since Airflow 3.3, and before."""
 
@@ -75,6 +82,11 @@ class AskedTogether:
 
     question: Question | None
     plans: tuple[WaitingPlan, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of plans."""
+        return len(self.plans)
 
     @property
     def first(self) -> PendingPlan:
@@ -135,6 +147,12 @@ def waiting_plans(
             continue
         plans.append(WaitingPlan(plan=plan, question=question))
     return tuple(plans)
+
+
+def file_cells(files: PlannedFiles) -> Iterator[tuple[str, ...]]:
+    """Yields the cells of each line: size, reason and path."""
+    for line in files.lines:
+        yield ("", "", *line.split("\t", 2))[-len(FILE_COLUMNS) :]
 
 
 def group_plans(plans: Sequence[WaitingPlan]) -> tuple[AskedTogether, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.holds.models import HeldBack
+
+_FLAG = re.compile(r"`?--([a-z][a-z0-9-]*)`?(?: \([a-z_]+\))?")
+"""A flag, with the name of the option in brackets if there is one."""
 
 
 def count(value: int | None) -> str:
@@ -79,6 +83,22 @@ def purpose(held: HeldBack) -> str:
     later = "" if first_version == last_version else " and all later ones"
     version = "" if first_version is None else f"version {first_version:,}{later}"
     return ", ".join(text for text in (version, held.why) if text)
+
+
+def option_title(name: str) -> str:
+    """The name of an option for people: `Max bytes` for `max_bytes` and for `max-bytes`."""
+    title = re.sub("[-_]", " ", name)
+    return f"{title[:1].upper()}{title[1:]}"
+
+
+def fact_title(name: str) -> str:
+    """The name of a fact for people: `Expired tombstone` for `expired-tombstone`."""
+    return f"In {name[3:]}" if name.startswith("in ") else option_title(without_flags(name))
+
+
+def without_flags(text: str) -> str:
+    """A text of the command line with the titles of options instead of their flags."""
+    return _FLAG.sub(lambda match: f"“{option_title(match[1])}”", text)
 
 
 def status_name(status: str) -> str:

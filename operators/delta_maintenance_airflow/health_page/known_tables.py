@@ -37,13 +37,16 @@ class KnownTables:
 
     @cached_property
     def tables(self) -> tuple[KnownTable, ...]:
-        """The tables in the order of the policy."""
-        entries = self.policy.tables if self.policy is not None else ()
-        return tuple(
+        """The tables in the order of the policy, and its ledger."""
+        if self.policy is None:
+            return ()
+        tables = tuple(
             self._known(entry.name or entry.uri, entry.uri, entry)
-            for entry in entries
+            for entry in self.policy.tables
             if entry.uri is not None
         )
+        ledger = self.policy.ledger_table
+        return tables if ledger is None else (*tables, KnownTable(ledger.name, ledger.uri))
 
     def find(self, name: str, uri: str) -> KnownTable | None:
         """A table by its name and address, or by a pattern that its address matches."""

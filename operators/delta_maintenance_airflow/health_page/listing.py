@@ -10,7 +10,7 @@ from typing import Any
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance_airflow.health_page.anomalies import is_named
-from delta_maintenance_airflow.health_page.rows import STATUSES, TableRow
+from delta_maintenance_airflow.health_page.rows import STATUSES, RowGroup, TableRow, group_by_cause
 
 PAGE_SIZE = 50
 
@@ -24,6 +24,8 @@ class TableQuery:
     status: str = ""
     anomaly: str = ""
     """Only tables with the anomaly of this key, or in the tier of this name."""
+    cause: str = ""
+    """Only tables that fail for this reason; see `TableRow.cause`."""
     operation: str = ""
     """Only rows with this operation due, blocked or waiting for an approval."""
     left: bool = False
@@ -37,9 +39,9 @@ class TableQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePage:
-    """Some of the rows, and totals over all of them."""
+    """Some of the rows, by the reasons of failures, and totals over all of them."""
 
-    rows: tuple[TableRow, ...]
+    groups: tuple[RowGroup, ...]
     matching: int
     total: int
     number: int
@@ -58,11 +60,14 @@ def select(rows: Sequence[TableRow], query: TableQuery) -> TablePage:
     left_policy = [row for row in rows if not row.in_policy]
     rows = _listed_rows(rows, query)
     matching = matching_rows(rows, query)
-    pages = max(1, -(-len(matching) // PAGE_SIZE))
+    # A group has one place, which only the order by status gives it.
+    alone = query.cause or query.sort != "status"
+    groups = tuple(RowGroup(rows=(row,)) for row in matching) if alone else group_by_cause(matching)
+    pages = max(1, -(-len(groups) // PAGE_SIZE))
     number = min(max(1, query.page), pages)
     pending = [_pending(row) for row in rows]
     return TablePage(
-        rows=tuple(matching[(number - 1) * PAGE_SIZE : number * PAGE_SIZE]),
+        groups=groups[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
         matching=len(matching),
         total=len(rows),
         number=number,
@@ -91,6 +96,8 @@ def _pending(row: TableRow) -> set[str]:
 
 def _matches(row: TableRow, query: TableQuery) -> bool:
     if query.status and row.status != query.status:
+        return False
+    if query.cause and row.cause != query.cause:
         return False
     if query.operation and query.operation not in _pending(row):
         return False

@@ -17,6 +17,7 @@ from delta_maintenance.policies.definition.policy import Policy
 from delta_maintenance.policies.models import Assessment
 from delta_maintenance.quantities import duration_text, parse_size
 from delta_maintenance_airflow.compat import AirflowFailException
+from delta_maintenance_airflow.health_page.formats import option_title
 from delta_maintenance_airflow.operators.manual import SHORT_RETENTION, require_allowed_options
 
 Kind = Literal[
@@ -46,6 +47,8 @@ class OptionField:
     least: int | None = None
     unit: str = ""
     example: str = ""
+    advanced: bool = False
+    """Whether it is shown apart from the options that people use."""
     shortens: bool = False
     """Whether it is only for the Dag that may shorten a retention."""
 
@@ -142,11 +145,11 @@ def _field(flag: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
     policys = by_policy.get(flag.name, flag.default)
     differs = flag.name in by_policy and policys != flag.default
     default = "" if flag.is_required and not differs else _text(kind, policys)
-    title = flag.name.replace("_", " ")
+    title, help_text = _divide_help(flag, _text(kind, flag.default))
     return OptionField(
         name=flag.name,
-        title=f"{title[:1].upper()}{title[1:]}",
-        help=flag.flag.description,
+        title=title,
+        help=help_text,
         kind=kind,
         required=flag.is_required and not differs,
         default=default,
@@ -155,9 +158,40 @@ def _field(flag: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
         choices=_choices(flag),
         least=flag.least,
         unit=_unit(flag.name) if kind == "number" else "",
-        example=_EXAMPLES.get(kind, "") if flag.flag.example is None else flag.flag.example,
+        example=flag.flag.example or _example(flag, kind),
+        advanced=flag.flag.group != "common" and not flag.is_required,
         shortens=flag.name in SHORT_RETENTION,
     )
+
+
+_TITLE_ENDS = re.compile(
+    r"[;:.] | \(|, (?:by default|such as|the default|or|else|which|so that|if) |$"
+)
+_EXAMPLE = re.compile(r"such as '([^']+)'")
+_LONGEST_TITLE = 90
+
+
+def _divide_help(flag: FlagField, default: str) -> tuple[str, str]:
+    """The first clause of the help as the title, and the rest; else the name and the whole help."""
+    text = flag.flag.help
+    end = _TITLE_ENDS.search(text)
+    title = text[: end.start()] if end is not None else text
+    if len(title) > _LONGEST_TITLE or "`" in title or title.startswith(("for ", "beside ")):
+        return option_title(flag.name), flag.flag.description
+    # The default is in the field.
+    rest = re.sub(
+        rf"^by default {re.escape(default)}(; |$)", "", text[len(title) :].lstrip(",;:. ")
+    )
+    return _sentence(title), f"{_sentence(rest)}." if rest else ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _example(flag: FlagField, kind: Kind) -> str:
+    stated = _EXAMPLE.search(flag.flag.help)
+    return stated[1] if stated is not None and kind == "duration" else _EXAMPLES.get(kind, "")
 
 
 _EXAMPLES: Mapping[str, str] = {

@@ -18,7 +18,7 @@ from delta_maintenance_airflow.health_page.anomalies import (
     tier_of,
 )
 from delta_maintenance_airflow.health_page.approvals import WaitingPlan
-from delta_maintenance_airflow.health_page.rows import TableRow
+from delta_maintenance_airflow.health_page.rows import RowGroup, TableRow, group_by_cause
 
 LATELY = timedelta(days=7)
 STALE = timedelta(hours=3)
@@ -104,6 +104,8 @@ class Overview:
     tables: int
     failed: tuple[TableRow, ...]
     """Tables that failed or whose entry is unreadable, oldest failure first."""
+    causes: tuple[RowGroup, ...]
+    """The same tables by the reasons of their failures, those of most tables first."""
     unlisted: tuple[TableRow, ...]
     """Patterns that cannot be listed."""
     acknowledged: int
@@ -143,9 +145,11 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
     ]
     assessed = {row.assessment.assessed_at: row for row in rows if row.assessment is not None}
     newest = max(assessed, default=None)
+    failed.sort(key=lambda row: (row.failing_since or now, row.name))
     return Overview(
         tables=len(tables),
-        failed=tuple(sorted(failed, key=lambda row: (row.failing_since or now, row.name))),
+        failed=tuple(failed),
+        causes=tuple(sorted(group_by_cause(failed), key=lambda group: -len(group.rows))),
         unlisted=tuple(row for row in rows if row.is_pattern and row.status == "failed"),
         acknowledged=sum(row.status == "acknowledged" for row in rows),
         plans=tuple(sorted(plans, key=lambda each: (each.plan.due_since, each.plan.name))),

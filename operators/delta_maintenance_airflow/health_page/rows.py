@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Literal, get_args
 
 from delta_maintenance.address import identity_of
@@ -12,7 +13,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.models import HeldBack
 from delta_maintenance.operations.layout import LayoutResult
-from delta_maintenance.policies.acknowledgements import Acknowledgement
+from delta_maintenance.policies.acknowledgements import ASSESSMENT, Acknowledgement, Failure
 from delta_maintenance.policies.assessments import AssessmentEntry, PastRun, UnreadableEntry
 from delta_maintenance.policies.models import AssessedOperation, Assessment, RunResult
 from delta_maintenance_airflow.health_page.approvals import WaitingPlan
@@ -107,6 +108,18 @@ class TableRow:
         if self.problem is None:
             return None
         return problem_of(self.problem, name=self.name, uri=self.uri)
+
+    @property
+    def cause(self) -> str | None:
+        """Tells the cause of a failure from others: the same for tables that fail for one reason,
+        also if versions and names of files differ.
+        """
+        trouble = self.trouble
+        if trouble is None or self.status != "failed":
+            return None
+        text = trouble.text.replace(self.uri or self.name, "").replace(self.name, "")
+        kind = Failure.of(ASSESSMENT, f"{text}; {trouble.remedy}").kind
+        return sha256(kind.encode()).hexdigest()[:12]
 
     @property
     def examination(self) -> FsckSummary | None:
@@ -255,6 +268,26 @@ class LastMaintenance:
     at: datetime
     ours: bool
     """Whether a run of this library reported it; otherwise it comes from the log of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """Tables that fail for one reason, or a single table."""
+
+    rows: tuple[TableRow, ...]
+
+    @property
+    def first(self) -> TableRow:
+        """The table whose problem is shown."""
+        return self.rows[0]
+
+
+def group_by_cause(rows: Iterable[TableRow]) -> tuple[RowGroup, ...]:
+    """The rows in their order, those that fail for one reason together."""
+    groups: dict[object, list[TableRow]] = {}
+    for row in rows:
+        groups.setdefault(row.cause or object(), []).append(row)
+    return tuple(RowGroup(rows=tuple(members)) for members in groups.values())
 
 
 def build_rows(

@@ -52,18 +52,20 @@ def problem_of(text: str, *, name: str, uri: str | None) -> Problem:
     """Divides the line of an error about a table."""
     message = text
     for table in (f"{uri} ({name})", uri, name):
-        if table is not None and message.startswith(f"table {table}"):
+        # Another table may have a longer address that begins like this one.
+        if table is not None and message.startswith((f"table {table},", f"table {table}:")):
             message = message.removeprefix(f"table {table}")
             break
     where = _WHERE.match(message)
-    version = where["version"] if where is not None else None
+    version, file = where.groups() if where is not None else (None, None)
     message = message[where.end() :] if where is not None else message
     clause, _, remedy = message.rpartition("; ")
+    text = clause or message
     return Problem(
-        text=clause or message,
+        text=text,
         remedy=remedy if clause else None,
         version=int(version) if version is not None else None,
-        file=where["file"] if where is not None else None,
+        file=file if file is not None and file not in text else None,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,6 +49,19 @@ def words(page: str) -> str:
     return " ".join(Elements.of(page).text.split())
 
 
+@dataclass(frozen=True)
+class FakeListing:
+    """The files of a plan."""
+
+    files: list[str]
+
+    def json_lists(self) -> Iterator[tuple[str, Iterable[Any]]]:
+        yield "file_list", self.files
+
+    def lines(self, *, reported: bool) -> Iterator[str]:
+        yield from self.files
+
+
 def statuses(site: Site) -> list[str]:
     return re.findall(r'class="tile ([\w-]+)"', site.get("/").text)
 
@@ -56,7 +71,7 @@ def test_only_plans_that_exist_wait_and_others_will_ask(site: Site) -> None:
     site.store.save(due)
     text = words(site.get("/").text)
     assert "vacuum: will ask" in text and "waits for you" not in text
-    assert "No problems" in text and statuses(site)[1:] == ["due", "never-assessed"]
+    assert "Nothing to do" in text and statuses(site)[1:] == ["due", "never-assessed"]
     assert "will ask" in words(site.get("/table?name=orders").text)
     assert "Nothing waits for an approval" in site.get("/approvals").text
     site.store.save(due, run)
@@ -80,11 +95,11 @@ def test_the_page_shows_the_facts_of_each_plan(site: Site) -> None:
     asked(site, replace(plan, held=held(2)), asked_by="bob")
     text = words(site.get("/approvals").text)
     for fact in (
-        "Asked by bob",
-        "answers until 2026-11-22 02:40 UTC",
+        "Due by the policy, asked by bob",
+        "waits for an answer until 2026-11-22 02:40 UTC",
         "vacuum of orders",
         "the last one was on 2026-11-12",
-        "Deletes 12 files, 3 GiB 40% of the files",
+        "Deletes 12 files, 3 GiB Planned",
         "Held back: 12 files, 256 MiB, by audit-2026 until 2027-01-01",
         "Planned just now",
         "Expires in 20 hours",
@@ -92,11 +107,33 @@ def test_the_page_shows_the_facts_of_each_plan(site: Site) -> None:
         assert fact in text, fact
 
 
+def test_a_plan_shows_its_evidence_and_its_files(site: Site) -> None:
+    plan = planned(site)
+    text = words(site.get("/approvals").text)
+    assert "What it does Version 3 Retention 7 days Files 12 of 40 (3 GiB)" in text
+    where = f"name=orders&plan={plan.id}"
+    assert site.get(f"/approvals/files?{where}").status_code == 404, "none are stored"
+    listing = FakeListing([f"{n}\texpired-tombstone\tday=1/{n} =.parquet" for n in range(1_200)])
+    site.store.save_files(plan.uri, plan.plan, listing, "vacuum")  # type: ignore[arg-type]
+    page = site.get(f"/approvals/files?{where}").text
+    assert page.count("<tr>") == 1_001 and "the first 1,000" in words(page)
+    exported = site.get(f"/approvals/files.json?{where}").json()
+    assert len(exported) == 1_200
+    assert exported[7] == {"bytes": "7", "reason": "expired-tombstone", "path": "day=1/7 =.parquet"}
+    assert site.get(f"/approvals/files?{where}", role=None).status_code == 401
+    site.store.close_question(plan, approved_at=NOW)
+    assert site.get(f"/approvals/files?{where}").status_code == 404, "the plan does not wait"
+
+
+def test_a_share_is_shown_where_it_warns(site: Site) -> None:
+    asked(site, replace(planned(site), share=0.83))
+    assert "83% of the files" in words(site.get("/approvals").text)
+
+
 def test_a_plan_without_a_question_says_what_works(site: Site) -> None:
     planned(site)
     page = site.get("/approvals").text
-    assert "The next run of <code>delta_maintenance</code> asks." in page
-    assert "Trigger delta_maintenance for this table" in words(page)
+    assert "Your answer triggers a run of delta_maintenance that asks" in words(page)
     assert "data-api" not in page
 
 
@@ -116,7 +153,7 @@ def test_a_requested_plan_waits_beside_that_of_the_policy_until_its_question_clo
     site.store.save(replace(assessment(), operations=()), run_result(outcomes=()))
     assert "1 plan waits for you" in words(site.get("/").text)
     site.store.close_question(mine)
-    assert "No problems" in words(site.get("/").text)
+    assert "Nothing to do" in words(site.get("/").text)
 
 
 def test_a_question_that_airflow_no_longer_asks_is_not_counted(site: Site) -> None:
@@ -124,7 +161,7 @@ def test_a_question_that_airflow_no_longer_asks_is_not_counted(site: Site) -> No
     asked(site, plan)
     site.closed = {found for link in (LINK, MANUAL) if (found := Question.at(link))}
     page = site.get("/approvals").text
-    assert "Not asked about now" in page and page.count('<li id="plan-') == 1, "it is asked again"
+    assert "No question is open" in page and page.count('<li id="plan-') == 1, "it is asked again"
     assert "1 plan waits for you" in words(site.get("/").text)
 
 
@@ -137,7 +174,7 @@ def test_a_question_that_timed_out_is_closed(site: Site, kind: str) -> None:
         assert "Nothing waits" in site.get("/approvals").text
     else:
         asked(site, plan, expires_at=over)
-        assert "Not asked about now" in site.get("/approvals").text
+        assert "No question is open" in site.get("/approvals").text
 
 
 def test_snoozed_approved_and_outdated_plans_do_not_wait(site: Site) -> None:
@@ -147,7 +184,7 @@ def test_snoozed_approved_and_outdated_plans_do_not_wait(site: Site) -> None:
     assert "Nothing waits" in site.get("/approvals").text
     assert "vacuum: blocked" in words(site.get("/").text)
     site.store.put_off(plan, replace(snoozed, until=NOW))
-    assert "Not asked" in site.get("/approvals").text
+    assert "No question is open" in site.get("/approvals").text
     site.store.close_question(plan, approved_at=NOW)
     assert "Nothing waits" in site.get("/approvals").text
     old = replace(plan, plan=replace(plan.plan, planned_at=NOW - PLAN_LIFE))
@@ -158,7 +195,7 @@ def test_snoozed_approved_and_outdated_plans_do_not_wait(site: Site) -> None:
 def test_links_to_other_places_are_no_questions(site: Site) -> None:
     asked(site, planned(site), "https://example.com/dags/d/runs/r/tasks/t")
     page = site.get("/approvals").text
-    assert "example.com" not in page and "Not asked about now" in page
+    assert "example.com" not in page and "No question is open" in page
 
 
 @pytest.mark.parametrize("name", ["somebody", "another"])
@@ -196,8 +233,8 @@ def test_a_table_is_found_by_any_name_and_has_one_row(site: Site) -> None:
     site.store.save(assessment("lake/new", uri=found))
     site.store.save(assessment(found, uri="s3a://lake/bronze/new/"), run_result())
     page = site.get("/").text
-    names = [name for name in re.findall(r'class="name"[^>]*>([^<]+)<', page) if "new" in name]
-    assert names == ["lake/new"]
+    names = [name for name in re.findall(r'class="name"[^>]*>(.*?)</a>', page) if "new" in name]
+    assert names == ["lake/<wbr>new"]
     for name in ("lake/new", found, "s3a://lake/bronze/new/"):
         assert site.get(f"/table?name={name}").status_code == 200, name
         assert site.get(f"/run?name={name}").status_code == 200

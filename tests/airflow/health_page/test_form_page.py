@@ -30,7 +30,9 @@ def test_the_form_has_the_fields_of_an_operation(site: Site) -> None:
     short = page[page.index('<fieldset id="short" hidden>') : page.index("</fieldset>")]
     assert short.count("data-option") == 2
     checkpoint = site.get("/run?name=orders&operation=checkpoint").text
-    assert "data-plans-first" not in checkpoint and "fieldset" not in checkpoint
+    assert "data-plans-first" in checkpoint and "fieldset" not in checkpoint
+    assert '<details class="advanced">' in page and "Show the plan" in checkpoint
+    assert "data-plans-first" not in site.get("/run?name=orders&operation=layout").text
     unknown = site.get("/run?name=orders&operation=drop-everything").text
     assert "drop-everything" not in unknown and 'id="run"' not in unknown
     assert "Choose an operation" in unknown

@@ -36,11 +36,12 @@ def test_every_option_with_a_flag_has_a_field(record: AnyOperation) -> None:
     assert set(flags) - set(names) <= {"operation_id", "operation_since"}
     assert len(names) == len(set(names)) and set(names) <= set(flags)
     for each in fields:
-        assert each.title and not each.help[0].islower() and "--" not in each.help
+        assert each.title and not each.help[:1].islower() and "--" not in each.help
         assert each.required == (flags[each.name].default is MISSING)
         assert (each.kind == "choice") == bool(each.choices)
     order = [(each.shortens, not each.required) for each in fields]
     assert order == sorted(order)
+    assert sum(not each.advanced and not each.shortens for each in fields) <= 7
 
 
 def test_kinds_bounds_units_and_defaults_follow_from_the_record() -> None:
@@ -58,7 +59,11 @@ def test_kinds_bounds_units_and_defaults_follow_from_the_record() -> None:
     assert fields_of("set-properties")["properties"].kind == "mapping"
     assert fields_of("keep-version")["until"].kind == "instant"
     switch = fields_of("purge")["dropped_columns"]
-    assert switch.title == "Dropped columns" and switch.is_on
+    assert switch.title == "Also rewrite files with values of dropped columns" and switch.is_on
+    assert optimize["int96"].title == "Rewrite files with timestamps of the old type INT96"
+    assert optimize["int96"].help == "Reads all footers."
+    assert optimize["deleted_percent"].help == "", "the field shows the default"
+    assert optimize["max_duration"].example == "30 minutes"
     assert not fields_of("purge", {"dropped_columns": False})["dropped_columns"].is_on
     shortening = [name for name, each in vacuum.items() if each.shortens]
     assert shortening == ["allow_short_retention", "no_other_writers"]

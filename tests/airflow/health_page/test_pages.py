@@ -180,7 +180,7 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
         site.store.save(after, run)
         site.store.save(after, replace(run, started_at=NOW - timedelta(days=8)))
     text = words(site.get("/").text)
-    assert "No problems No table failed, and nothing waits for an approval." in text
+    assert "Nothing to do No table failed, and nothing waits for an approval." in text
     assert (
         "Runs in 7 days 2 Data files merged away 20 Log that readers no longer open 8 MiB "
         "1,996 files Reclaimed 6 GiB 4 GiB deleted, not freed"
@@ -256,15 +256,35 @@ def test_chips_do_not_pile_up(site: Site) -> None:
     assert cell.count("because of") == 2 and ">because of clean-log</span>" in cell
 
 
-def test_a_single_commit_or_size_is_a_sentence(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("commits", "text"), [(1, "Only one is retained: version "), (9, "9 are retained, ")]
+)
+def test_few_commits_and_sizes_are_sentences(site: Site, commits: int, text: str) -> None:
     known = health()
-    few = replace(known, commits=known.commits[-1:], file_sizes=known.file_sizes[:1])
+    few = replace(known, commits=known.commits[-commits:], file_sizes=known.file_sizes[:1])
     site.store.save(assessment(health=few))
     page = site.get("/table?name=orders").text
     assert "<svg" not in page and "As a table" not in page
-    assert f"Only one is retained: version {known.version:,}" in words(page)
+    assert text in words(page)
     size = known.file_sizes[0].from_bytes >> 10
-    assert f"data files have {size} KiB to {2 * size} KiB, which is small." in words(page)
+    assert f"files have {size} KiB to {2 * size} KiB." in words(page)
+    two = replace(few, num_files=3, file_sizes=known.file_sizes[:2])
+    site.store.save(assessment(health=two))
+    assert "File sizes 3 data files: " in words(site.get("/table?name=orders").text)
+
+
+def test_commits_are_counted_by_the_hour_or_the_day(site: Site) -> None:
+    known = health()
+    site.store.save(assessment(health=known))
+    assert "Commits in each hour" in words(site.get("/table?name=orders").text)
+    first, *others = known.commits
+    for days, unit in ((20, "day"), (200, "week"), (20_000, "48 weeks")):
+        # A writer whose clock is wrong must not make the bars countless.
+        early = replace(first, timestamp=NOW - timedelta(days=days))
+        site.store.save(assessment(health=replace(known, commits=(early, *others))))
+        page = site.get("/table?name=orders").text
+        assert f"Commits in each {unit}" in words(page)
+        assert page.count("<rect") < 200
 
 
 def test_a_stopped_dag_is_reported(site: Site) -> None:
@@ -365,7 +385,7 @@ def test_the_page_shows_the_findings_of_an_assessment(
     assert "9 – version" not in text
     # All its files have about one size, which is said instead of drawn.
     assert text.count("As a table") == 2
-    assert re.search(r"All \d+ data files have .* to .*, which is small\.", text)
+    assert re.search(r"All \d+ files have .* to .*\.", text)
     rows = site.get("/").text
     assert "operation=checkpoint" in rows
     gone = site.get("/table?name=gone").text

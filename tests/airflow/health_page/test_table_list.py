@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from html import unescape
 
 import pytest
@@ -13,8 +14,8 @@ import pytest
 from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
-from tests.support.orchestrators.health_site import Site
-from tests.support.tables.assessed_tables import assessment, fill, waiting
+from tests.support.orchestrators.health_site import Site, words
+from tests.support.tables.assessed_tables import assessment, fill, health, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -26,10 +27,17 @@ def lake(site: Site) -> Callable[[str], list[str]]:
     site.policy.write_text("version: 1\ntables: [{pattern: 's3://lake/**'}]\n")
     fill(site.store, 24)
 
-    def names(query: str) -> list[str]:
-        text = site.get(f"/?{query}").text
-        return [unescape(name) for name in re.findall(r'<a class="name"[^>]*>(.*?)</a>', text)]
+    return partial(names_of, site)
 
+
+def names_of(site: Site, query: str) -> list[str]:
+    """The names in the list, in order; tables that fail for one reason as in their own list."""
+    names: list[str] = []
+    text = site.get(f"/?{query}").text
+    for link, name in re.findall(r'<a class="name" href="([^"]*)">(.*?)</a>', text):
+        cause = re.search(r"cause=\w+", link)
+        plain = unescape(name.replace("<wbr>", ""))
+        names += [plain] if cause is None else names_of(site, cause[0])
     return names
 
 
@@ -41,6 +49,44 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
     assert all(int(name[-4:]) % 9 == 3 for name in lake("status=failed"))
     assert all(int(name[-4:]) % 9 == 5 for name in lake("operation=vacuum"))
     assert lake("status=no-such-status") == []
+
+
+def test_tables_that_fail_for_one_reason_are_one_row(site: Site) -> None:
+    site.policy.write_text("version: 1\ntables: [{pattern: 's3://lake/**'}]\n")
+    remedy = "upgrade it, or give --allow-large-delete (allow_large_delete)"
+    for number in range(36):
+        uri = f"s3://lake/t{number}"
+        problem = f"table {uri}, version {number}, file _delta_log/{number:020}.json: "
+        problem += "the feature of tomorrow is unknown" if number < 34 else f"{number:c} is broken"
+        failed = assessment(f"t{number}", uri=uri, status="failed", operations=(), health=None)
+        site.store.save(replace(failed, problem=f"{problem}; {remedy}"))
+    page = site.get("/").text
+    assert "To do: repair 36 tables, which fail for 3 reasons" in words(page)
+    assert "34 tables fail (3 min): the feature of tomorrow is unknown" in words(page)
+    body = page[page.index("<tbody>") :]
+    assert body.count("<tr>") == 3 and words(body).count("is unknown") == 1
+    assert "upgrade it, or give “Allow large delete”" in words(body) and "--" not in body
+    (cause,) = set(re.findall(r"\?(cause=\w+)", page))
+    assert (
+        len(names_of(site, cause)) == 34 == len(json.loads(site.get(f"/export.json?{cause}").text))
+    )
+
+
+def test_the_ledger_of_the_policy_belongs_to_it(site: Site) -> None:
+    site.policy.write_text(
+        "version: 1\nledger: s3://lake/ops/ledger\ntables: [{uri: s3://lake/a}]\n"
+    )
+    site.store.save(assessment("ledger", uri="s3://lake/ops/ledger"))
+    page = words(site.get("/").text)
+    assert "2 tables" in page and "left the policy" not in page
+
+
+def test_a_healthy_table_of_one_small_file_has_no_bar(site: Site) -> None:
+    small = replace(health(), num_files=1, small_files=1, small_file_share=1.0)
+    site.store.save(assessment(health=small))
+    assert "Share of small files" not in site.get("/").text
+    site.store.save(assessment(health=replace(small, num_files=200, small_files=200)))
+    assert "Share of small files" in site.get("/").text
 
 
 def test_a_plan_that_the_policy_does_not_request_is_shown_with_its_reason(site: Site) -> None:
@@ -105,7 +151,7 @@ def test_many_tables_come_in_pages(site: Site, monkeypatch: pytest.MonkeyPatch) 
     for page in (1, 2, 3):
         text = site.get(f"/?sort=name&page={page}").text
         assert f"Page {page} of 3" in text
-        seen += re.findall(r'<a class="name"[^>]*>(.*?)</a>', text)
+        seen += names_of(site, f"sort=name&page={page}")
     assert len(seen) == len(set(seen)) == 24
     assert "Page 3 of 3" in site.get("/?page=99").text
     assert site.get("/?page=0").status_code == 422
@@ -135,7 +181,8 @@ def test_further_columns_are_shown_on_demand(lake: Callable[[str], list[str]], s
     # A column by which the list is sorted is visible.
     assert "Tombstones" in headings("sort=tombstones")
     cells = re.findall(r"<tr>\s*<th scope=\"row\">.*?</tr>", site.get("/?columns=all").text, re.S)
-    assert {cell.count("<td") for cell in cells} == {15}
+    # A row with a problem has no numbers.
+    assert {cell.count("<td") for cell in cells if "colspan" not in cell} == {15}
     assert "columns=all" in site.get("/?columns=all&q=gold").text
 
 

@@ -37,10 +37,20 @@ def test_the_line_of_an_error_is_divided(where: dict[str, Any], remedy: str | No
     assert told == f"line 3 is not JSON: no value; {remedy or error.remedy}"
 
 
-@pytest.mark.parametrize("line", ["it is gone", "table elsewhere: gone", "", "file : x; y"])
+@pytest.mark.parametrize(
+    "line",
+    ["it is gone", "table elsewhere: gone", f"table {URI}_2, file 7.json: gone", "", "file : x; y"],
+)
 def test_any_other_line_is_shown_as_it_is(line: str) -> None:
     found = problem_of(line, name="orders", uri=URI)
     assert "; ".join(filter(None, (found.text, found.remedy))) == line
+    assert found.file is None
+
+
+def test_a_file_is_named_once() -> None:
+    line = f"table {URI}, version 5, file a.json: a.json is not JSON; restore it"
+    found = problem_of(line, name="orders", uri=URI)
+    assert (found.text, found.file, found.version) == ("a.json is not JSON", None, 5)
 
 
 def test_steps_depend_on_the_kind_of_problem() -> None:
@@ -82,7 +92,7 @@ def test_a_broken_table_has_its_findings_and_its_last_good_version(
     assert "docs/guides/damaged-table.md" in page
     row = _row(site.get("/").text)
     assert row.count("commit 4 is missing") == 2, "in the cell, and the whole line in its title"
-    assert "restore" not in row.replace(_title(row), "")
+    assert "restore" in row.replace(_title(row), ""), "the remedy is readable without a click"
 
     # fsck is what examines a table that cannot be read.
     examined = run_operation(open_table(uri), table, "fsck", plan_only=True)

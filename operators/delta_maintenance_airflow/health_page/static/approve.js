@@ -3,7 +3,7 @@
 (() => {
   const form = document.getElementById("approvals");
   if (!form) return;
-  const { airflow, scheduled } = form.dataset;
+  const { airflow, scheduled, separate } = form.dataset;
   const every = document.getElementById("every");
   const until = document.getElementById("until");
   const boxes = () => [...form.querySelectorAll(".plans input:not(:disabled)")];
@@ -45,12 +45,11 @@
   // A browser keeps the boxes over a reload.
   for (const box of form.querySelectorAll(".plans input")) {
     box.checked = false;
-    box.disabled = !questionOf(box).dataset.api;
   }
   refresh();
 
-  const refusal = async (question, error) => {
-    const { api, dag } = question.dataset;
+  const refusal = async (api, question, error) => {
+    const { dag } = question.dataset;
     if (error.status === 401) return "You are not signed in any more: reload the page.";
     if (error.status === 403) return `Not allowed: Airflow does not let you answer the required actions of ${dag}.`;
     if (error.status === 404) return "The question is gone: its run was deleted.";
@@ -67,9 +66,40 @@
   const OPEN = ["awaiting_input", "deferred"];
 
   const DONE = { Approve: "Approved: its run begins now.", Reject: "Rejected.", Snooze: "Snoozed." };
+  // Triggers a run that asks about plans without an open question, and waits for its question.
+  const PAUSE = 1500;
+  const ask = async (plans, tell) => {
+    const tables = [...new Set(plans.map((plan) => plan.dataset.uri))];
+    const dag = `${airflow}/api/v2/dags/${encodeURIComponent(scheduled)}`;
+    if ((await send(dag, "GET")).is_paused) throw new Error(`the Dag ${scheduled} is paused`);
+    const began = Date.now();
+    const { dag_run_id: run } = await send(`${dag}/dagRuns`, "POST", { logical_date: null, conf: { tables } });
+    const at = `${dag}/dagRuns/${encodeURIComponent(run)}`;
+    for (;;) {
+      const task = (await send(`${at}/taskInstances?limit=100`, "GET")).task_instances.find((each) => each.task_id === "approve");
+      if (OPEN.includes(task?.state)) return `${at}/taskInstances/approve/-1/hitlDetails`;
+      const { state } = await send(at, "GET");
+      if (task?.state === "skipped" || ["success", "failed"].includes(state)) {
+        throw new Error(`the run ${run} did not ask, because another question of the Dag is open or the plan is no longer due`);
+      }
+      tell(`A run asks about it, which your answer then closes … ${Math.round((Date.now() - began) / 1000)} s`);
+      await new Promise((done) => setTimeout(done, PAUSE));
+    }
+  };
+
   const answer = async (question, plans, option) => {
-    const { api, requested, own } = question.dataset;
+    const { requested, own } = question.dataset;
     const tell = (text, kind) => plans.forEach((plan) => say(plan, text, kind));
+    let { api } = question.dataset;
+    if (!api) {
+      try {
+        question.dataset.api = api = await ask(plans, tell);
+      } catch (error) {
+        const missing = error.status === 404 && `This Airflow has no Dag ${scheduled}.`;
+        return tell(error.status === 403 ? `You may not trigger ${scheduled}.` : missing || `No question could be opened: ${error.message || error.status || "no connection"}.`, "bad");
+      }
+      if (separate !== undefined && option === "Approve") return tell("Asked: another person has to approve, because you triggered the run that asks.", "bad");
+    }
     if (own !== undefined && option === "Approve") return tell("You triggered this run, so another person has to approve.", "bad");
     if (requested !== undefined && option === "Snooze") return tell("A person requested this plan: approve it, or reject it.", "bad");
     const labels = plans.map((plan) => plan.dataset.label);
@@ -84,17 +114,20 @@
         plans = [];
       } else await send(api, "PATCH", { chosen_options: [option], params_input: input });
     } catch (error) {
-      tell(await refusal(question, error), "bad");
+      tell(await refusal(api, question, error), "bad");
       if (![404, 409].includes(error.status)) return;
       plans = [];
     }
     for (const plan of question.querySelectorAll("li")) {
       const box = plan.querySelector("input");
-      box.checked = false;
-      box.disabled = true;
-      if (plans.includes(plan)) say(plan, DONE[option], "good");
-      else if (!plan.querySelector(".result").textContent) say(plan, "Not chosen: the next run asks again.");
+      if (plans.includes(plan)) {
+        box.checked = false;
+        box.disabled = true;
+        say(plan, DONE[option], "good");
+      } else if (requested !== undefined) box.disabled = true;
     }
+    // The other plans wait without a question: an answer to them opens one.
+    delete question.dataset.api;
   };
 
   form.addEventListener("submit", async (event) => {
@@ -105,24 +138,6 @@
     for (const box of chosen()) questions.set(questionOf(box), [...(questions.get(questionOf(box)) ?? []), planOf(box)]);
     for (const button of form.querySelectorAll("button")) button.disabled = true;
     for (const [question, plans] of questions) await answer(question, plans, option);
-    const ask = document.getElementById("ask");
-    if (ask) ask.disabled = false;
     refresh();
-  });
-
-  document.getElementById("ask")?.addEventListener("click", async ({ target }) => {
-    const plans = [...target.closest(".question").querySelectorAll("li")];
-    const place = target.parentElement;
-    target.disabled = true;
-    say(place, "Triggering …");
-    try {
-      const tables = [...new Set(plans.map((plan) => plan.dataset.uri))];
-      const run = await send(`${airflow}/api/v2/dags/${scheduled}/dagRuns`, "POST", { logical_date: null, conf: { tables } });
-      say(place, `Triggered ${run.dag_run_id}: it asks as soon as it has assessed the tables, unless another question of this Dag is open.`, "good");
-    } catch (error) {
-      target.disabled = false;
-      const missing = error.status === 404 && `This Airflow has no Dag ${scheduled}.`;
-      say(place, error.status === 403 ? `You may not trigger ${scheduled}.` : missing || `Airflow refused: ${error.message || error.status || "no connection"}`, "bad");
-    }
   });
 })();

@@ -9,6 +9,7 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
   const part = (id) => document.getElementById(id);
   const PLAN = "one_table.plan";
   const APPROVE = "one_table.approve";
+  const RUN = "one_table.run";
   const PAUSE = 1500;
 
   const element = (tag, properties = {}, ...children) => {
@@ -109,10 +110,16 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
       if (part(`problem-${name}`)) wrong.push(complain(name, text));
       else say("error", text);
     }
+    for (const field of wrong) if (field.closest("details")) field.closest("details").open = true;
     wrong[0]?.focus();
     return wrong.length || Object.keys(answer.problems).length ? null : answer.options;
   };
 
+  const RUN_PATH = /^\/dags\/([^/?#]+)\/dagRuns\/([^/?#]+)$/;
+  const runAt = (path) => {
+    const [, id, run] = RUN_PATH.exec(path);
+    return { at: `${api}/dags/${id}/dagRuns/${run}`, page: `${ui}/${id}/runs/${run}` };
+  };
   const trigger = async (options, planOnly) => {
     if (dag().is_paused && part("unpause").checked) {
       await send(`${api}/dags/${dag().dag_id}?update_mask=is_paused`, "PATCH", { is_paused: false });
@@ -121,8 +128,7 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
     }
     const conf = { operation, table_uri: uri, options, plan_only: planOnly };
     const run = await send(`${api}/dags/${dag().dag_id}/dagRuns`, "POST", { logical_date: null, conf });
-    const at = `dags/${encodeURIComponent(dag().dag_id)}/dagRuns/${encodeURIComponent(run.dag_run_id)}`;
-    return { at: `${api}/${at}`, page: `${ui}/${encodeURIComponent(dag().dag_id)}/runs/${encodeURIComponent(run.dag_run_id)}` };
+    return runAt(`/dags/${encodeURIComponent(dag().dag_id)}/dagRuns/${encodeURIComponent(run.dag_run_id)}`);
   };
 
   // Repeats a question about the tasks of a run until `found` answers.
@@ -193,41 +199,51 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
     part("decide").hidden = false;
     const go = part("decide").querySelector("[data-do=planned]");
     go.hidden = !planned;
-    go.textContent = planned?.approval ? "Ask for the approval of this" : "Run this";
+    go.textContent = planned?.approval ? "Ask for the approval of this plan" : "Run this plan";
     const asks = planned?.approval ? "It is made again, and has to be approved, before it is carried out. " : "";
     say(planned ? "good" : "error", `Nothing was changed. ${asks}`, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
   };
 
-  const start = async (options, follows) => {
-    say("", "Triggering …");
-    const run = await trigger(options, false);
-    if (!follows) {
-      say("good", "Triggered: ", leaving(run.page, "the run in Airflow"));
-      leave(run.page);
-      return;
-    }
+  // Follows a run to its result, also after the page was loaded again.
+  const follow = async (run) => {
     into("started");
-    const outcome = await until(run, (of, state, seconds) => {
-      const asked = of(APPROVE)?.state;
-      if (["deferred", "awaiting_input"].includes(asked)) return "waits";
-      if (ended(state)) return state;
-      say("", `Planning again, to ask for the approval … ${seconds} s, see `, leaving(run.page, "the run in Airflow"));
+    const link = () => leaving(run.page, "its run in Airflow");
+    const task = await until(run, (of, state, seconds) => {
+      const own = of(RUN);
+      if (own && ended(own.state)) return own;
+      if (ended(state)) return { state };
+      const tasks = [PLAN, APPROVE, RUN].map(of);
+      if (["deferred", "awaiting_input"].includes(tasks[1]?.state)) {
+        say("warning", "It waits for approval: ", element("a", { href: approvals, textContent: "answer it" }), ", or see ", link(), ".");
+      } else {
+        const doing = tasks[2]?.state === "running" ? "Running" : tasks[0]?.state === "running" ? "Planning again" : "Waiting for a worker";
+        say("", `${doing} … ${seconds} s, see `, link());
+      }
       return null;
     });
-    if (outcome === "waits") {
-      say("warning", "It waits for approval: ", element("a", { href: approvals, textContent: "answer it" }), ", or see ", leaving(run.page, "the run in Airflow"), ".");
-    } else {
-      say(outcome === "success" ? "good" : "error", outcome === "success" ? "Done: " : "It failed: ", leaving(run.page, "the run in Airflow"));
-    }
+    const result = task.task_id ? await returned(run, task) : {};
+    const good = task.state === "success";
+    part("plan").replaceChildren(element("h2", { textContent: "The result" }), ...(result.result_text ? drawn(result.result_text) : []));
+    part("plan").hidden = !result.result_text;
+    const skipped = task.state === "skipped" ? "It was not approved, and nothing was changed." : "It failed.";
+    say(good ? "good" : "error", good ? "Done. See " : `${result.problem || skipped} See `, link(), " and ", element("a", { href: table, textContent: "the page of the table" }), ".");
+  };
+
+  const start = async (options) => {
+    say("", "Triggering …");
+    const run = await trigger(options, false);
+    history.replaceState(null, "", `#${run.at.slice(api.length)}`);
+    await follow(run);
   };
 
   const what = {
     plan,
     run: async () => {
       const options = await checked();
-      if (options) await start(options, false);
+      if (options) await start(options);
     },
-    planned: () => start(planned.options, planned.approval),
+    planned: () => start(planned.options),
+    follow: () => follow(runAt(location.hash.slice(1))),
     back: () => {
       into("options");
       say("");
@@ -251,4 +267,5 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
     act(event.submitter?.dataset.do ?? (plansFirst === undefined ? "run" : "plan"));
   });
   form.querySelector("[data-do=back]").addEventListener("click", () => act("back"));
+  if (RUN_PATH.test(location.hash.slice(1))) act("follow");
 })();
