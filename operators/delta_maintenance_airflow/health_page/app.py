@@ -414,7 +414,7 @@ def _environment() -> Environment:
 
 def _breakable(name: str) -> Markup:
     """A name that breaks after slashes, where it is too long for its place."""
-    return escape(name).replace("/", Markup("/<wbr>"))
+    return Markup(re.sub("/(?!/)", "/<wbr>", escape(name)))
 
 
 def _within(link: str | None) -> str | None:

@@ -145,7 +145,8 @@ def _field(flag: FlagField, by_policy: Mapping[str, Any]) -> OptionField:
     policys = by_policy.get(flag.name, flag.default)
     differs = flag.name in by_policy and policys != flag.default
     default = "" if flag.is_required and not differs else _text(kind, policys)
-    title, help_text = _divide_help(flag, _text(kind, flag.default))
+    usual = "" if flag.is_required else _text(kind, flag.default)
+    title, help_text = _divide_help(flag, usual)
     return OptionField(
         name=flag.name,
         title=title,
