@@ -30,6 +30,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core import registry
+from delta_maintenance.operations.core.flags import replace_flags
 from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
 from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.approval import PendingPlan
@@ -389,7 +390,7 @@ def _environment() -> Environment:
         status_name=formats.status_name,
         breakable=_breakable,
         file_cells=lambda files, most: islice(approvals.file_cells(files), most),
-        on_page=formats.without_flags,
+        on_page=replace_flags,
         fact_title=formats.fact_title,
     )
     records = registry.policy_operations()

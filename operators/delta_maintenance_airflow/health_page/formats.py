@@ -6,10 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.core.flags import replace_flags
 from delta_maintenance.operations.holds.models import HeldBack
-
-_FLAG = re.compile(r"`?--([a-z][a-z0-9-]*)`?(?: \([a-z_]+\))?")
-"""A flag, with the name of the option in brackets if there is one."""
 
 
 def count(value: int | None) -> str:
@@ -93,12 +91,7 @@ def option_title(name: str) -> str:
 
 def fact_title(name: str) -> str:
     """The name of a fact for people: `Expired tombstone` for `expired-tombstone`."""
-    return f"In {name[3:]}" if name.startswith("in ") else option_title(without_flags(name))
-
-
-def without_flags(text: str) -> str:
-    """A text of the command line with the titles of options instead of their flags."""
-    return _FLAG.sub(lambda match: f"“{option_title(match[1])}”", text)
+    return f"In {name[3:]}" if name.startswith("in ") else option_title(replace_flags(name))
 
 
 def status_name(status: str) -> str:
