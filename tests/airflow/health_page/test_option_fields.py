@@ -134,7 +134,7 @@ def test_texts_become_options(operation: str, name: str, given: Any, option: Any
         ("vacuum", "keep_versions", ["a"], "valid integer"),
         ("set-properties", "properties", ["=x"], "not NAME=VALUE"),
         ("set-properties", "properties", ["a=b", "a=c"], "occurs twice"),
-        ("keep-version", "until", "2027-01-31T12:00:00", "timezone"),
+        ("keep-version", "until", "2027-01-31T12:00:00", "no time zone"),
     ],
 )
 def test_what_is_not_allowed_is_told_beside_its_field(
