@@ -54,7 +54,7 @@ def test_the_files_of_a_plan_that_waits_are_stored(tmp_path: Path) -> None:
     files = store.files_of(plan)
     assert files is not None and files.is_complete
     (line,) = files.lines
-    assert line.endswith("\t0.parquet") and "in use" in "".join(plan.facts["kept"])
+    assert line.endswith("\t0.parquet") and plan.facts["kept"]
     assert plan.facts["retention"] == ("7 days",)
     again = replace(plan.plan, planned_at=plan.plan.planned_at + timedelta(seconds=1))
     assert store.files_of(replace(plan, plan=again)) is None, "of another plan"

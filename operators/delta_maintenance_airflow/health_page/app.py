@@ -30,8 +30,8 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core import registry
-from delta_maintenance.operations.core.flags import replace_flags
 from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
+from delta_maintenance.operations.core.given_options import replace_flags
 from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from delta_maintenance.operations.core.facts import size_text
-from delta_maintenance.operations.core.flags import replace_flags
+from delta_maintenance.operations.core.given_options import replace_flags
 from delta_maintenance.operations.holds.models import HeldBack
 
 
