@@ -39,6 +39,7 @@ VERBS = (
     "assess",
     "run",
     "acknowledge",
+    "approve",
     "spark-spec",
     "spark-stage",
 )
@@ -212,7 +213,8 @@ def test_a_table_that_cannot_be_opened_gives_one_line_and_its_status(
     [
         verb
         for verb in VERBS
-        if not verb.startswith("spark-") and verb not in ("init", "assess", "run", "acknowledge")
+        if not verb.startswith("spark-")
+        and verb not in ("init", "assess", "run", "approve", "acknowledge")
     ],
 )
 def test_an_address_without_a_table_is_status_5(cli: Any, tmp_path: Path, verb: str) -> None:

@@ -125,3 +125,20 @@ def test_progress_on_a_terminal_is_drawn_on_stderr(
     assert "writing sidecars" in terminal.getvalue()
     assert "1.9 MiB of 2.9 MiB" in terminal.getvalue()
     assert capsys.readouterr().out == ""
+
+
+def test_progress_of_several_tables_states_how_many_are_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instant = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(clock, "now", lambda: instant)
+    with ProgressLine() as progress:
+        tables = progress.of_tables(35)
+        tables.end()
+        instant += timedelta(seconds=6)
+        tables.of("sales/orders")("commits", 1, 9)
+        tables.of("sales/items")("commits", 5, 9)
+        tables.end()
+    assert capsys.readouterr().err.splitlines() == [
+        "delta-maintenance: 1 of 35 tables; sales/orders: commits: 1 of 9"
+    ]

@@ -157,7 +157,7 @@ def test_run_with_an_approval_and_a_state_leaves_nothing_due(
     assert text.status == 0 and "vacuum" in text.out and "done" in text.out
     assert not (lake / "orders" / "0.parquet").exists()
     seen = cli("assess", *words)
-    assert seen.status == 0 and "nothing due" in seen.out
+    assert seen.status == 0 and "nothing to do" in seen.out
     again = cli("run", *words, "--approve", "vacuum", "--json").document[0]
     assert again["status"] == "nothing-due" and len(again["last_runs"]) == 2
 

@@ -40,7 +40,7 @@ output is incomplete.
 
 _READING = ("inspect", "files", "history", "health")
 _TABLES = (
-    *("init", "tables", "assess", "run", "acknowledge", "ledger", "orphans"),
+    *("init", "tables", "assess", "run", "approve", "acknowledge", "ledger", "orphans"),
     *("spark-spec", "spark-stage"),
 )
 _MODULES = {

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _PIPED_WIDTH = 1 << 16
 """The width if stdout is not a terminal: lines are not wrapped, for `grep` and for logs."""
 _MOST_BARS = 8
+_TABLES = "tables"
+"""The stage of a run on several tables."""
 _QUIET = timedelta(seconds=5)
 """The time between two lines about a stage if stderr is not a terminal; short work prints none."""
 
@@ -151,23 +153,56 @@ class ProgressLine:
             self._bars.stop()
 
     def __call__(
-        self, label: str, done: int, total: int | None, /, *, unit: Unit = "count"
+        self,
+        label: str,
+        done: int,
+        total: int | None,
+        /,
+        *,
+        unit: Unit = "count",
+        prefix: str | None = None,
     ) -> None:
         if self._bars is not None:
             self._bars.show(label, done, total, unit)
             return
         line, now = self._text(label, done, total, unit=unit), clock.now()
-        if now - self._spoke.get(label, self._began) >= _QUIET:
-            self._spoke[label] = now
-            say(line)
+        # All tables of a run share one line.
+        stage = label if prefix is None else _TABLES
+        if now - self._spoke.get(stage, self._began) >= _QUIET:
+            self._spoke[stage] = now
+            say(f"{prefix}{line}" if prefix is not None else line)
+
+    def of_tables(self, number: int) -> TablesProgress:
+        """Returns the progress of a run on so many tables."""
+        return TablesProgress(self, number)
+
+
+class TablesProgress:
+    """Progress of a run on several tables: how many are done, and the stage of one of them."""
+
+    def __init__(self, line: ProgressLine, number: int) -> None:
+        self._line = line
+        self._number = number
+        self._done = 0
+        self._lock = threading.Lock()
 
     def of(self, table: str) -> Callable[..., None]:
-        """Returns the progress of one of several tables, whose name goes before each stage."""
+        """Returns the progress of one table, whose name goes before each stage."""
+        if self._number == 1:
+            return self._line
 
         def report(label: str, done: int, total: int | None, /, *, unit: Unit = "count") -> None:
-            self(f"{table}: {label}", done, total, unit=unit)
+            prefix = f"{self._done:,} of {self._number:,} tables; "
+            self._line(f"{table}: {label}", done, total, unit=unit, prefix=prefix)
 
         return report
+
+    def end(self) -> None:
+        """Counts a table that is done."""
+        with self._lock:
+            self._done += 1
+        if self._number > 1:
+            self._line(_TABLES, self._done, self._number)
 
 
 class _Bars:
@@ -200,7 +235,8 @@ class _Bars:
                     printable(label), total=total, amounts=amounts
                 )
             if len(self._tasks) > _MOST_BARS:
-                self._progress.remove_task(self._tasks.pop(next(iter(self._tasks))))
+                oldest = next(stage for stage in self._tasks if stage != _TABLES)
+                self._progress.remove_task(self._tasks.pop(oldest))
             self._progress.update(self._tasks[label], completed=done, total=total, amounts=amounts)
 
     def stop(self) -> None:

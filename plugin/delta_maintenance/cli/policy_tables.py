@@ -184,7 +184,7 @@ class PolicyTables:
 
         now = clock.now()
         try:
-            entry = self._entry_of(table.uri, table.name)
+            entry = self.entry_of(table.uri, table.name)
             with self.open(table) as opened:
                 assessment = assess_table(
                     opened,
@@ -200,10 +200,11 @@ class PolicyTables:
 
     def last_runs(self, table: PolicyTable) -> tuple[LastRun, ...]:
         """Returns the stored last runs on a table."""
-        entry = self._entry_of(table.uri, table.name)
+        entry = self.entry_of(table.uri, table.name)
         return entry.last_runs if entry is not None else ()
 
-    def _entry_of(self, uri: str, name: str) -> AssessmentEntry | None:
+    def entry_of(self, uri: str, name: str) -> AssessmentEntry | None:
+        """Returns the stored state of a table; None without one."""
         return self._state.entry_of(uri, name) if self._state is not None else None
 
     def keep(self, assessment: Assessment, result: RunResult | None = None) -> None:
@@ -230,7 +231,7 @@ class PolicyTables:
             failure = current_failure(assessment, run)
             if failure is None or self._state is None:
                 continue
-            entry = self._entry_of(assessment.uri, assessment.name)
+            entry = self.entry_of(assessment.uri, assessment.name)
             known = entry.acknowledgement if entry is not None else None
             if known is not None and known.covers(failure, now=clock.now()):
                 acknowledgements[assessment.name] = known

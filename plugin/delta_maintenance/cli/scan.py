@@ -18,6 +18,7 @@ from delta_maintenance import clock
 from delta_maintenance.address import Address, is_catalog_name
 from delta_maintenance.cli.output import print_lines, print_table, say, warn
 from delta_maintenance.cli.policy_tables import PolicyTables
+from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.cli.starter_policy import UNSTATED, ScannedPlace, policy_for_places
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.documents import printable
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 _PARALLEL = 8
 _SHOWN = 20
 """The number of tables that are listed; `assess` lists all of them."""
-_PROBLEMS = 5
 _COMMITS = 20
 """The newest commits of a table on S3 whose writers are read."""
 _QUESTION = """\
@@ -142,7 +142,7 @@ def print_scan(result: Scan) -> None:
                 f"{health.num_files:,}",
                 f"{health.small_file_share:.0%}",
                 size_text(health.bytes_to_open),
-                ", ".join(due.operation for due in assessment.due) or "nothing",
+                _due_text(assessment.due),
             )
             for assessment in read[:_SHOWN]
             if (health := assessment.health) is not None
@@ -153,10 +153,7 @@ def print_scan(result: Scan) -> None:
     for assessment in read[:_SHOWN]:
         for problem in assessment.health.unsafe_commits if assessment.health is not None else ():
             say(f"{assessment.name}: {problem}")
-    for assessment in failed[:_PROBLEMS]:
-        say(f"{assessment.name}: {assessment.problem}")
-    if len(failed) > _PROBLEMS:
-        say(f"{len(failed) - _PROBLEMS:,} more cannot be read; `assess --failed` lists them")
+    report_failures((one.name, one.uri, one.problem, one.exit_status) for one in failed)
     of_all = f"{len(read):,} of " if failed else ""
     tables = count_text(len(read) + len(failed), "table")
     first_run = [*_first_run(read)]
@@ -164,7 +161,7 @@ def print_scan(result: Scan) -> None:
     if first_run:
         print_table(("operation", "tables", "would"), first_run)
     else:
-        print("  nothing is due")
+        print("  nothing to do")
 
 
 def _first_run(assessments: Iterable[Assessment]) -> Iterable[tuple[object, ...]]:
@@ -181,9 +178,21 @@ def _first_run(assessments: Iterable[Assessment]) -> Iterable[tuple[object, ...]
         yield operation, f"{number:,}", "be blocked; `assess --reasons` says why"
 
 
+def _due_text(due: Sequence[AssessedOperation]) -> str:
+    """Returns the operations with work, and those that look whether there is some."""
+    work, checks = (
+        ", ".join(each.operation for each in due if each.by_calendar == by_calendar)
+        for by_calendar in (False, True)
+    )
+    return "; ".join(filter(None, (work, checks and f"to check: {checks}"))) or "nothing to do"
+
+
 def _would(due: Sequence[AssessedOperation]) -> Iterable[str]:
+    checks = sum(operation.by_calendar for operation in due)
+    if checks:
+        yield "look for work" if checks == len(due) else f"look for work in {checks:,}"
     if any(operation.needs_approval for operation in due):
-        yield "wait for your approval of its plan"
+        yield f"wait for your approval{' if there is work' if checks else ''}"
     files, size = sum(e.reclaims_files for e in due), sum(e.reclaims_bytes for e in due)
     if files:
         yield f"delete at least {count_text(files, 'file')}, {size_text(size)}"

@@ -100,6 +100,20 @@ class OperationOutcome(Record):
         return self.status not in ("planned", "needs-approval", "stopped")
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there was nothing to do, or the operation only looked and found nothing."""
+        record = known(self.operation)
+        if record is None or self.status not in ("done", "planned", "nothing-to-do"):
+            return self.status == "nothing-to-do"
+        if record.effects.only_reads or self.status == "nothing-to-do":
+            return True
+        if self.status == "planned" and self.result is not None:
+            plan = record.plan.from_json(self.result)
+            return plan.is_noop and record.conclusion_of_plan(plan).outcome is not Outcome.CORRUPT
+        # An fsck that has repaired something made a commit or deleted files.
+        return record.takes == "table" and self.amounts[1] == Amounts()
+
+    @property
     def plan_is_corrupt(self) -> bool:
         """Whether the outcome is a plan that reports a damaged table."""
         record = known(self.operation)
@@ -177,10 +191,14 @@ class RunResult(Record):
         return "needs-approval" if self.waits_for_approval else self.status
 
     @property
+    def waits(self) -> bool:
+        """Whether an operation waits for an approval."""
+        return any(outcome.status == "needs-approval" for outcome in self.outcomes)
+
+    @property
     def waits_for_approval(self) -> bool:
         """Whether missing approvals are the only reason why nothing was run."""
-        waiting = any(outcome.status == "needs-approval" for outcome in self.outcomes)
-        return self.status == "blocked" and waiting
+        return self.status == "blocked" and self.waits
 
 
 def updated_runs(

@@ -45,11 +45,11 @@ def test_each_table_is_one_line_with_its_operations_and_the_last_line_has_the_su
 ) -> None:
     outcome = cli("assess", config)
     assert [line.split(maxsplit=1) for line in outcome.out.splitlines()] == [
-        ["table", "status          due"],
-        ["long", "due             checkpoint (10 → 0 to replay), vacuum (needs approval)"],
-        ["short", "needs approval  vacuum"],
+        ["table", "status    due"],
+        ["long", "due       checkpoint (10 → 0 to replay), vacuum (to check)"],
+        ["short", "to check  vacuum"],
         ["lost", "failed"],
-        ["3", "tables: 1 due, 1 need approval, 1 failed; see why with --reasons"],
+        ["3", "tables: 1 due, 1 to check, 1 failed; see why with --reasons"],
     ]
     assert outcome.status == 5 and outcome.err.count("\n") == 1
 

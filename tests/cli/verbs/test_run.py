@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from delta_maintenance import open_table
 from delta_maintenance.cli.starter_policy import policy_for
 from tests.support.rewrites.data_files import parquet
-from tests.support.tables.actions import add, metadata, protocol, remove
+from tests.support.tables.actions import add, commit_info, metadata, protocol, remove
 from tests.support.tables.vacuum_tables import Folder, days_ago
 
 HINT = "a vacuum or an fsck without a commit is not known to later runs; give them --state"
@@ -75,3 +75,61 @@ def test_a_folder_above_tables_is_no_table_and_names_them(cli: Any, table: str) 
     outcome = cli("run", "--all-due", Path(table).parent)
     assert (outcome.status, outcome.out, outcome.err.count("\n")) == (5, "", 1)
     assert outcome.err.rstrip().endswith("the folder contains table")
+
+
+@pytest.fixture
+def policy(tmp_path: Path, root: Path) -> Path:
+    """A policy over the table with work, two without any, and three that are damaged alike."""
+    now = datetime.now(UTC)
+    for name in ("idle-1", "idle-2", "bad-1", "bad-2", "bad-3"):
+        table = Folder(tmp_path / name, now=now)
+        table.log(commit_info("WRITE"))
+        table.log(commit_info("WRITE"))
+        if name.startswith("bad"):
+            (tmp_path / name / f"_delta_log/{1:020}.json").unlink()
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "version: 1\n"
+        "defaults: {fsck: {every: 7 days}, optimize: true, vacuum: true, approval: [vacuum],\n"
+        "           clones: {unreadable: ignore}}\n"
+        f"tables:\n- {{pattern: '{tmp_path}/**'}}\n"
+    )
+    return path
+
+
+def test_only_tables_with_work_have_a_line_and_failures_one_for_each_cause(
+    cli: Any, policy: Path
+) -> None:
+    outcome = cli("run", policy)
+    assert outcome.status == 5
+    header, line, sums, *_ = outcome.out.splitlines()
+    assert header.split() == ["table", "outcome"]
+    assert line.split(maxsplit=1)[0] == "t"
+    assert "optimize (11 files became 1); vacuum needs approval (1 file, " in line
+    assert sums == "6 tables: 3 failed, 2 nothing to do, 1 done"
+    assert f"delta-maintenance approve {policy}" in outcome.out
+    (cause,) = [line for line in outcome.err.splitlines() if "warning" not in line]
+    assert cause.startswith("delta-maintenance: 3 tables, bad-1, bad-2, bad-3: table ")
+    assert cause.count("commit 1 is missing") == 1
+
+
+def test_a_dry_run_has_a_line_for_each_table_with_work(cli: Any, policy: Path) -> None:
+    lines = cli("run", policy, "--dry-run").out.splitlines()
+    assert [line.split(maxsplit=1)[0] for line in lines[:2]] == ["table", "t"]
+    assert "optimize planned" in lines[1] and "vacuum planned (1 file, " in lines[1]
+    assert lines[2] == "6 tables: 3 failed, 2 nothing to do, 1 planned"
+
+
+def test_reasons_have_a_line_for_each_operation(cli: Any, policy: Path) -> None:
+    out = cli("run", policy, "--reasons").out
+    assert out.count("no run of fsck is recorded") == 3
+
+
+def test_what_blocks_tables_is_said_once(cli: Any, policy: Path) -> None:
+    day = f"{datetime.now(UTC) + timedelta(days=3):%a}"
+    closed = f"hours: {{timezone: UTC, windows: ['{day} 12:00-12:01']}}"
+    text = policy.read_text().replace("approval: [vacuum]", f"approval: [vacuum], {closed}")
+    policy.write_text(text)
+    out = cli("run", policy, "--table", "idle-1", "--table", "idle-2", "--table", "t").out
+    assert "fsck is blocked on 3 tables, such as idle-1: the maintenance hours begin at" in out
+    assert out.count("fsck") == 2, "in this line and in the hint about the state"

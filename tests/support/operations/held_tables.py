@@ -92,7 +92,7 @@ def some_cases(cases: Sequence[Case], most: int) -> list[Case]:
 def command_lines(held: HeldTable, policy: Path) -> list[list[str]]:
     """Returns each verb with each of its words as an odd text, beside flags for holders."""
     found: list[list[str]] = []
-    of_policies = ("run", "assess", "tables", "acknowledge", "ledger", "orphans")
+    of_policies = ("run", "approve", "assess", "tables", "acknowledge", "ledger", "orphans")
     for verb in verbs():
         record = known(verb)
         given: dict[str, str] = {}

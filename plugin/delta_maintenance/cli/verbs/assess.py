@@ -8,15 +8,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import Verbs
-from delta_maintenance.cli.output import (
-    print_json,
-    print_lines,
-    print_named,
-    print_table,
-    say,
-    warn,
-)
+from delta_maintenance.cli.output import print_json, print_lines, print_named, print_table, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
+from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text, size_text
 
@@ -27,7 +21,9 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.models import AssessedOperation, Assessment
 
 _WAITS, _THEY_WAIT = "needs approval", "need approval"
-_STATUSES = ("due", _WAITS, "blocked", "failed", "acknowledged", "nothing due")
+_CHECK = "to check"
+"""Due by the calendar: a run looks whether there is work."""
+_STATUSES = ("due", _WAITS, _CHECK, "blocked", "failed", "acknowledged", "nothing to do")
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -86,31 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         hint = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
         print(f"{_sums(assessments, acknowledged)}{hint}")
-    return worst(
-        ((assessment.name, assessment.problem, assessment.exit_status) for assessment in failed),
-        acknowledged,
+    return report_failures(
+        ((a.name, a.uri, a.problem, a.exit_status) for a in failed), acknowledged
     )
-
-
-def worst(
-    failures: Iterator[tuple[str, str | None, int]],
-    acknowledged: Mapping[str, Acknowledgement] | None = None,
-) -> int:
-    """Reports failed tables. Returns their common exit status, or 1 if they differ.
-
-    Acknowledged failures, by the names of the tables, do not count.
-    """
-    statuses = set()
-    for name, problem, status in failures:
-        acknowledgement = (acknowledged or {}).get(name)
-        say(
-            f"{name}: {problem}"
-            if acknowledgement is None
-            else f"{name}: {acknowledgement}: {problem}"
-        )
-        if acknowledgement is None:
-            statuses.add(status)
-    return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
 
 
 def _chosen(
@@ -129,9 +103,10 @@ def _chosen(
 def _status(assessment: Assessment, acknowledged: Mapping[str, Acknowledgement]) -> str:
     if assessment.name in acknowledged:
         return "acknowledged"
-    if assessment.due and all(operation.needs_approval for operation in assessment.due):
-        return _WAITS
-    return assessment.status.replace("-", " ")
+    states = {_state(operation) for operation in assessment.due}
+    if states:
+        return next(state for state in ("due", _WAITS, _CHECK) if state in states)
+    return "nothing to do" if assessment.status == "nothing-due" else assessment.status
 
 
 def _line(
@@ -167,25 +142,27 @@ def _groups(
         return ("owner", *_STATUSES), [
             (owner, *(owned[owner, status] or "" for status in _STATUSES)) for owner in owners
         ]
-    reasons = Counter(
-        (assessed.operation, _state(assessed), _without_numbers(assessed))
-        for assessment in assessments
-        for assessed in assessment.operations
-        if assessed.status != "not-due"
-    )
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for assessment in assessments:
+        for assessed in assessment.operations:
+            if assessed.status != "not-due":
+                key = (assessed.operation, _state(assessed), _kind_of_reason(assessed.reason))
+                groups.setdefault(key, []).append(assessed.reason)
     return ("operation", "status", "tables", "why"), [
-        (operation, status, number, reason)
-        for (operation, status, reason), number in reasons.most_common()
+        (name, status, len(reasons), ("such as " if len({*reasons}) > 1 else "") + reasons[0])
+        for (name, status, _), reasons in sorted(groups.items(), key=lambda item: -len(item[1]))
     ]
 
 
 def _state(operation: AssessedOperation) -> str:
-    waits = operation.needs_approval and operation.status == "due"
-    return _WAITS if waits else operation.status
+    if operation.status != "due":
+        return operation.status
+    return _CHECK if operation.by_calendar else _WAITS if operation.needs_approval else "due"
 
 
-def _without_numbers(operation: AssessedOperation) -> str:
-    return re.sub(r"\d[\d.,:]*", "N", operation.reason)
+def _kind_of_reason(reason: str) -> str:
+    """Returns a reason without its amounts, by which those of several tables are compared."""
+    return re.sub(r"\d[\d.,:TZ-]*(?: \w+)?", "N", reason)
 
 
 def _sums(assessments: Sequence[Assessment], acknowledged: Mapping[str, Acknowledgement]) -> str:

@@ -10,7 +10,7 @@ from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json, print_lines, print_named, say, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, storage_options_of
-from delta_maintenance.cli.verbs.assess import worst
+from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.quantities import parse_duration
@@ -111,7 +111,7 @@ def _import(ledger: LedgerTable, policy: Policy, arguments: argparse.Namespace) 
 
     tables = PolicyTables(arguments, policy)
     warn(tables.found.warnings())
-    failures = [(part.name, part.problem, part.exit_status) for part in tables.unlisted]
+    failures = [(part.name, part.uri, part.problem, part.exit_status) for part in tables.unlisted]
     rows, imported = 0, imported_versions(ledger)
     for table in tables.tables:
         try:
@@ -119,9 +119,9 @@ def _import(ledger: LedgerTable, policy: Policy, arguments: argparse.Namespace) 
                 rows += import_history(ledger, opened, table, imported=imported)
         except Exception as error:
             failure = failure_of(error, where=table.name).locate(table=table.uri)
-            failures.append((table.name, str(failure), failure.exit_status))
+            failures.append((table.name, table.uri, str(failure), failure.exit_status))
     say(f"{count_text(rows, 'operation')} of other engines imported")
-    return worst(iter(failures))
+    return report_failures(failures)
 
 
 def _print_newest(rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json, say
 from delta_maintenance.cli.policy_tables import storage_options_of
-from delta_maintenance.cli.verbs.assess import worst
+from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.facts import count_text, instant_text, size_text
@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         for referenced in orphans.referenced:
             say(f"{referenced.uri} is no orphan: {', '.join(referenced.by)} uses files of it")
         say(summary(orphans))
-    return worst(
-        (failure.where, str(failure.error), failure.error.exit_status)
+    return report_failures(
+        (failure.where, "", str(failure.error), failure.error.exit_status)
         for failure in orphans.failures
     )
 

@@ -6,30 +6,27 @@ import argparse
 import json
 import os
 import threading
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
-from delta_maintenance.cli.output import ProgressLine, print_json, print_named, warn
+from delta_maintenance.cli.output import ProgressLine, print_json, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb, user_name
+from delta_maintenance.cli.run_report import print_results, report_failures
 from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
-from delta_maintenance.cli.verbs.assess import worst
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, NotADeltaTableError
-from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.given_options import require_use_of_quiet
 from delta_maintenance.operations.core.registry import policy_operations
 from delta_maintenance.quantities import parse_duration
 from delta_maintenance.table.commit.other_writers import OtherWriters
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from delta_maintenance.policies.acknowledgements import Acknowledgement
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
+    from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.models import (
         AssessedOperation,
         Assessment,
@@ -73,6 +70,9 @@ def add_parser(verbs: Verbs) -> None:
     )
     add_approvals(parser)
     parser.add_argument(
+        "--reasons", action="store_true", help="a line for each operation, with its reason"
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="only plan what is due, and change nothing"
     )
     add_spark(parser)
@@ -81,16 +81,40 @@ def add_parser(verbs: Verbs) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs, and prints the outcomes."""
-    from delta_maintenance.policies.lanes import work_side_by_side
+    from delta_maintenance.policies.approval import Approvals
+    from delta_maintenance.policies.run import run as run_policy
 
     file = arguments.approve_from
     plans_by_name = read_plans(file)
     tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
     plans = plans_by_table(plans_by_name, tables.tables, file=file)
+
+    def runner(table: PolicyTable) -> Callable[..., RunResult]:
+        approvals = Approvals(
+            operations=arguments.approve, plans=plans.get(table.name, ()), by=user_name()
+        )
+        return partial(run_policy, approvals=approvals, plan_only=arguments.dry_run)
+
+    status = run_on_tables(tables, arguments, runner)
+    if arguments.state is None and not arguments.json:
+        print("a vacuum or an fsck without a commit is not known to later runs; give them --state")
+    return status
+
+
+def run_on_tables(
+    tables: PolicyTables,
+    arguments: argparse.Namespace,
+    runner: Callable[[PolicyTable], Callable[..., RunResult]],
+) -> int:
+    """Does what `runner` returns on each table, and prints the outcomes. Returns the status."""
+    from delta_maintenance.policies.lanes import work_side_by_side
+
     with ProgressLine() as progress, ended_by_sigterm():
-        table_work = _Work(tables, arguments, plans, progress)
-        results = work_side_by_side(table_work.run, tables.tables)
+        table_work = TableWork(tables, arguments, progress)
+        results = work_side_by_side(
+            lambda table: table_work.run(table, runner(table)), tables.tables
+        )
     results += [_result_of_unlisted(assessment) for assessment in tables.unlisted]
     failed = [result for result in results if result.exit_status]
     acknowledged = tables.acknowledgements(
@@ -99,15 +123,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json([result.to_json() for result in results])
     else:
-        print_named(
-            ("table", "operation", "status", "seconds", "why"),
-            [row for result in results for row in _rows(result, acknowledged)],
-        )
-        for line in _sums(results, arguments, acknowledged):
-            print(line)
-    return worst(
-        ((result.name, result.problem, result.exit_status) for result in failed), acknowledged
+        with_reasons = arguments.reasons or len(results) == 1
+        print_results(results, acknowledged, with_reasons=with_reasons)
+        if any(result.waits for result in results):
+            print(_approval_hint(arguments))
+    return report_failures(
+        ((result.name, result.uri, result.problem, result.exit_status) for result in failed),
+        acknowledged,
     )
+
+
+def _approval_hint(arguments: argparse.Namespace) -> str:
+    if arguments.config is None:
+        return "approve it with --approve and the name of the operation"
+    state = "" if arguments.state is None else f" --state {arguments.state}"
+    return f"see and approve them with: delta-maintenance approve {arguments.config}{state}"
 
 
 def _default_policy(arguments: argparse.Namespace) -> Policy | None:
@@ -134,63 +164,56 @@ def _default_policy(arguments: argparse.Namespace) -> Policy | None:
     return policy_for(arguments.table, other_writers=arguments.other_writers, quiet=quiet)
 
 
-class _Work:
+class TableWork:
     """The work of one command on the tables of a policy, for several threads."""
 
     def __init__(
-        self,
-        tables: PolicyTables,
-        arguments: argparse.Namespace,
-        plans: NamedPlans,
-        progress: ProgressLine,
+        self, tables: PolicyTables, arguments: argparse.Namespace, progress: ProgressLine
     ) -> None:
         from delta_maintenance.policies.lanes import Turns
 
         self._tables = tables
         self._arguments = arguments
-        self._plans = plans
-        self._progress = progress
+        self._progress = progress.of_tables(len(tables.tables))
         self._clones = tables.clones()
         self._turns = Turns()
         self._spark = threading.Lock()
 
-    def run(self, table: PolicyTable) -> RunResult:
-        """Runs what is due on a table; errors are part of the result."""
+    def run(self, table: PolicyTable, runner: Callable[..., RunResult]) -> RunResult:
+        """Runs what is due on a table, and keeps and records it; errors are part of the result."""
         from delta_maintenance.errors import failure_of
         from delta_maintenance.metrics.runs import report
-        from delta_maintenance.policies.approval import Approvals
-        from delta_maintenance.policies.execute import RunEnvironment
-        from delta_maintenance.policies.run import failed_run, run
+        from delta_maintenance.policies.run import failed_run
 
-        tables, arguments, plans = self._tables, self._arguments, self._plans.get(table.name, ())
-        started = clock.now()
+        tables, started = self._tables, clock.now()
         last_runs: Sequence[LastRun] = ()
-        is_only = len(tables.tables) == 1
         try:
             last_runs = tables.last_runs(table)
             with tables.open(table) as opened:
-                result = run(
-                    opened,
-                    table,
-                    last_runs=last_runs,
-                    approvals=Approvals(operations=arguments.approve, plans=plans, by=user_name()),
-                    plan_only=arguments.dry_run,
-                    environment=RunEnvironment(
-                        submit=self._submit,
-                        clones=self._clones,
-                        progress=self._progress if is_only else self._progress.of(table.name),
-                        turns=self._turns,
-                    ),
+                result = runner(
+                    opened, table, last_runs=last_runs, environment=self.environment(table)
                 )
         except Exception as error:
             failure = failure_of(error, where=table.name)
             result = failed_run(table, failure, now=started, last_runs=last_runs)
-        if not arguments.dry_run:
+        if not self._arguments.dry_run:
             if result.newest_assessment is not None:
                 tables.keep(result.newest_assessment, result)
             tables.record(result)
             report(result)
+        self._progress.end()
         return result
+
+    def environment(self, table: PolicyTable) -> RunEnvironment:
+        """Returns what a run on a table needs of this process."""
+        from delta_maintenance.policies.execute import RunEnvironment
+
+        return RunEnvironment(
+            submit=self._submit,
+            clones=self._clones,
+            progress=self._progress.of(table.name),
+            turns=self._turns,
+        )
 
     def _submit(
         self,
@@ -225,71 +248,6 @@ def _result_of_unlisted(pattern: Assessment) -> RunResult:
     from delta_maintenance.policies.run import result_of_failure
 
     return result_of_failure(pattern)
-
-
-def _rows(
-    result: RunResult, acknowledged: Mapping[str, Acknowledgement]
-) -> Iterator[tuple[object, ...]]:
-    for number, outcome in enumerate(result.outcomes):
-        yield (
-            result.name if number == 0 else "",
-            outcome.operation,
-            outcome.status.replace("-", " "),
-            f"{outcome.seconds:.1f}",
-            # A problem has a line of its own below the table.
-            "" if outcome.reason == result.problem else outcome.reason,
-        )
-    if result.outcomes:
-        for operation in _blocked(result):
-            yield "", operation.operation, "blocked", "", operation.reason
-    else:
-        yield (
-            result.name,
-            "",
-            "acknowledged" if result.name in acknowledged else result.status.replace("-", " "),
-            "",
-            "" if result.problem is not None else _waiting(result),
-        )
-
-
-def _sums(
-    results: Sequence[RunResult],
-    arguments: argparse.Namespace,
-    acknowledged: Mapping[str, Acknowledgement],
-) -> Iterator[str]:
-    """The outcome of all tables, what was gain_texts, and how to approve what waits."""
-    from delta_maintenance.operations.core.freed import unfreed_texts
-    from delta_maintenance.policies.approval import pending_of, waiting_texts
-    from delta_maintenance.policies.entries import PastRun, gain_texts
-
-    statuses = Counter(
-        "acknowledged" if result.name in acknowledged else result.shown_status.replace("-", " ")
-        for result in results
-    )
-    counts = ", ".join(f"{number:,} {status}" for status, number in statuses.most_common())
-    yield f"{count_text(len(results), 'table')}: {counts}"
-    runs, now = [PastRun.of(result, None) for result in results], clock.now()
-    if brought := gain_texts(runs, now=now):
-        yield "; ".join(brought)
-    yield from unfreed_texts([freed for run in runs for freed in run.freed], now)
-    pending = [plan for result in results for plan in pending_of(result)]
-    yield from waiting_texts(pending)
-    if pending:
-        yield (
-            "approve all plans of an operation with --approve, or single ones with --approve-from "
-            "and the output of --dry-run --json"
-        )
-    if arguments.state is None:
-        yield "a vacuum or an fsck without a commit is not known to later runs; give them --state"
-
-
-def _waiting(result: RunResult) -> str:
-    return "; ".join(f"{e.operation}: {e.reason}" for e in _blocked(result))
-
-
-def _blocked(result: RunResult) -> Sequence[AssessedOperation]:
-    operations = result.before.operations if result.before is not None else ()
-    return [operation for operation in operations if operation.status == "blocked"]
 
 
 _MOST_BYTES = 256 << 20

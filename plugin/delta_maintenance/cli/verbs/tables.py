@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delta_maintenance.cli.arguments import Verbs
 from delta_maintenance.cli.output import print_json, say
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
-from delta_maintenance.cli.verbs.assess import worst
+from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.facts import count_text
 
@@ -64,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         for line in (*discovery.warnings(), *discovery.counts()):
             say(line)
         say(count_text(len(tables.tables), "table"))
-    return worst((part.name, part.problem, part.exit_status) for part in tables.unlisted)
+    return report_failures(
+        (part.name, part.uri, part.problem, part.exit_status) for part in tables.unlisted
+    )
 
 
 def _document(table: PolicyTable) -> dict[str, object]:

@@ -106,6 +106,9 @@ class AssessedOperation(Record):
     options: Annotated[Record | None, _OptionsOfOperation()] = None
     """The Options of the operation; None if it is not to be run."""
     needs_approval: bool = False
+    by_calendar: bool = False
+    """Whether it is due because of the time alone, so that only a run finds out whether there is
+    work."""
     commits_to_replay: int | None = None
     """The number of commit files that a reader opens now, counting compactions as one; None if the
     operation does not affect it.

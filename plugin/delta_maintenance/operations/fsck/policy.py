@@ -56,6 +56,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         reason=reason,
         engine="spark" if options.deep and many else "local",
         options=options,
+        by_calendar=not corrupt,
         bytes_to_read=health.log_bytes,
         requests=sum(kind.files for kind in health.log_files) + listings + opened,
     )

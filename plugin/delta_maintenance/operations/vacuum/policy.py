@@ -97,6 +97,7 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         reason=reason,
         engine=vacuum.engine_for(context.snapshot, options),
         options=options,
+        by_calendar=not health.reclaimable_files,
         bytes_to_read=health.bytes_to_open,
         requests=requests_to_list(health.num_files + health.tombstones)
         + 1
