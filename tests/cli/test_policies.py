@@ -376,3 +376,28 @@ def test_a_table_is_known_by_its_name_and_by_every_form_of_its_address(
     assert [each.operation for each in entry.last_runs].count("checkpoint") == 1
     absent = cli("run", *words, "--table", f"{lake}/other")
     assert "no table named" in absent.err
+
+
+def test_all_mistakes_of_a_policy_are_told_at_once_with_the_keys_that_were_meant(
+    cli: Any, config: Path
+) -> None:
+    config.write_text(
+        "version: 1\n"
+        "defaults: {approval: [vacum]}\n"
+        "tables:\n"
+        "- {name: a, url: s3://lake/a}\n"
+        "- {name: b, uri: s3://lake/b, fsck: {every: 7 dayz}}\n"
+    )
+    outcome = cli("assess", config)
+    assert (outcome.status, outcome.out) == (2, "")
+    first, second, third = outcome.err.splitlines()
+    prefix = f"delta-maintenance: file {config}: line"
+    assert first.startswith(
+        f"{prefix} 2: defaults.approval[0]: unknown value; did you mean vacuum?"
+    )
+    assert first.endswith("(and 2 more)")
+    assert second.startswith(
+        f"{prefix} 4: tables[0].url: unknown key; did you mean uri? Valid keys: "
+    )
+    assert " pattern, " in second
+    assert third.startswith(f"{prefix} 5: tables[1].fsck.every: '7 dayz' is not a duration")

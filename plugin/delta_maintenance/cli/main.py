@@ -156,7 +156,8 @@ def _report_failure(error: Exception, line: str, arguments: argparse.Namespace) 
     _settle_stdout()
     if arguments.verbose:
         say_traceback(error)
-    say(line)
+    for text in (line, *getattr(error, "__notes__", ())):
+        say(text)
     return error.exit_status if isinstance(error, DeltaMaintenanceError) else _FAILED
 
 

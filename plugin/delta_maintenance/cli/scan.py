@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -123,6 +123,11 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
     clusters = any(
         assessment.health and assessment.health.clustering_columns for assessment in assessments
     )
+    failed = [assessment.uri for assessment in assessments if assessment.status == "failed"]
+    places = [
+        replace(place, unreadable=tuple(uri for uri in failed if _is_below(uri, place.address)))
+        for place in places
+    ]
     heading = f"Written on {clock.now():%F} for {count_text(len(tables.tables), 'table')}."
     return Scan(
         policy=policy_for_places(places, heading=heading, clusters=clusters, options=options),
@@ -228,7 +233,7 @@ def _places(
         rules_beside_spark = _ask_for_rules(of_spark)
     places = []
     for address in addresses:
-        below = [uri for uri in writers if f"{uri}/".startswith(f"{address.rstrip('/')}/")]
+        below = [uri for uri in writers if _is_below(uri, address)]
         distinct_writers = dict.fromkeys(writer for uri in below for writer in writers[uri])
         place = ScannedPlace(
             address=address,
@@ -238,6 +243,11 @@ def _places(
         )
         places.append(place)
     return places
+
+
+def _is_below(address: str, folder: str) -> bool:
+    """Whether an address is a folder, or lies in it."""
+    return f"{address}/".startswith(f"{folder.rstrip('/')}/")
 
 
 def _ask_for_rules(tables: Sequence[str]) -> str:

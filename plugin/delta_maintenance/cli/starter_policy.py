@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy
 
 _HEADER = """\
+# yaml-language-server: $schema=policy.schema.json
+#
 # The tables that are maintained, and how. Check this file with:
 #
 #     delta-maintenance assess policy.yaml
@@ -34,7 +36,7 @@ _CLUSTER = """\
 """
 _LIMITS = """\
   approval: [vacuum]          # run only after a person has agreed to the plan
-  limits: {max_deleted_bytes: 1 TiB}
+  limits: {max_deleted_bytes: 1 TiB}    # a plan that would delete more is refused
 """
 _EXAMPLES = """\
 
@@ -56,6 +58,10 @@ _OTHER_WRITERS = """\
     # has committed for so long. checkpoint, checksum, compact-log, clean-log, vacuum and fsck make
     # no commit, and work beside every writer. See docs/safety/other-writers.md.
 """
+_UNREADABLE = """\
+    # These tables could not be opened; `assess --failed` says why. Until they are repaired, runs
+    # report them. To leave them out, give their addresses in a list `exclude` of this entry.
+"""
 UNSTATED = "# other_writers: conditional_put"
 POLICY = f"{_HEADER}{_DEFAULTS}{_LIMITS}{_EXAMPLES}"
 
@@ -71,6 +77,8 @@ class ScannedPlace:
     """For tables on S3: the writers that their newest commits name."""
     rules: str = UNSTATED
     """For tables on S3: the rules about other writers, as lines of YAML."""
+    unreadable: tuple[str, ...] = ()
+    """The addresses of the tables that could not be opened."""
 
 
 def policy_for_places(
@@ -92,6 +100,9 @@ def policy_for_places(
         if place.address.startswith("s3"):
             lines.append(f"{_OTHER_WRITERS}    {place.rules}\n")
             lines += [f"    # Seen: {_plain(writer)}\n" for writer in place.writers]
+        if place.unreadable:
+            lines.append(_UNREADABLE)
+            lines += [f"    #   {_plain(address)}\n" for address in place.unreadable]
     return "".join([_HEADER, *lines])
 
 
@@ -115,9 +126,9 @@ def _yaml_text(text: str) -> str:
     return quoted.strip()
 
 
-def _plain(writer: str) -> str:
-    """Returns the name of a writer without anything that could end the comment."""
-    return re.sub(r"[^\w./:+ -]", "?", writer, flags=re.ASCII)[:80]
+def _plain(text: str) -> str:
+    """Returns the name of a writer or an address without anything that could end the comment."""
+    return re.sub(r"[^\w./:+= -]", "?", text, flags=re.ASCII)[:200]
 
 
 def _below(place: ScannedPlace) -> str:

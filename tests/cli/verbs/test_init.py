@@ -36,6 +36,7 @@ def test_the_dag_file_names_the_policy_and_nothing_is_replaced(cli: Any, tmp_pat
     told = cli("init", "airflow", "--folder", tmp_path, "--json")
     assert [(Path(row["file"]).name, row["written"]) for row in told.document] == [
         ("policy.yaml", False),
+        ("policy.schema.json", True),
         ("delta_maintenance_dags.py", True),
     ]
     assert (tmp_path / "policy.yaml").read_text() == "mine"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import get_args
@@ -123,10 +124,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _files(kind: str, folder: Path, proposed: str | None) -> dict[Path, str]:
+    from delta_maintenance.policies.definition.policy import json_schema
+
     policy = folder / "policy.yaml"
     if kind == "dagster" and proposed is None:
         return {folder / "defs.yaml": _DAGSTER.format(folder=folder)}
-    files = {policy: proposed or POLICY.replace("${env:PWD}", str(folder))}
+    schema = json.dumps(json_schema(), separators=(",", ":")) + "\n"
+    files = {
+        policy: proposed or POLICY.replace("${env:PWD}", str(folder)),
+        folder / "policy.schema.json": schema,
+    }
     if kind == "airflow":
         files[folder / "delta_maintenance_dags.py"] = _AIRFLOW.format(policy=policy)
     if kind == "dagster":

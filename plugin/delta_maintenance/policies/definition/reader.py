@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from pydantic_core import ErrorDetails
 from delta_maintenance.errors import InvalidRequestError, closest
 
 M = TypeVar("M", bound=BaseModel)
+_SHORT = 4
 
 
 def read_document(
@@ -22,7 +24,7 @@ def read_document(
     """The model in a YAML file. `environment` is passed to the validators as their context.
 
     Raises `InvalidRequestError`, which names the file, the line, the key, the problem and the
-    remedy.
+    remedy of the first mistake; its notes are the other ones, in the order of the lines.
     """
     name = os.fspath(path)
     invalid = partial(InvalidRequestError, file=name)
@@ -45,7 +47,12 @@ def read_document(
     try:
         return model.model_validate(values, context={"environment": environment})
     except ValidationError as error:
-        raise invalid(_first_problem(error, text, model), remedy=None) from None
+        problems = _problems(error, text, model)
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        failure = invalid(f"{problems[0]}{more}", remedy=None)
+        for problem in problems[1:]:
+            failure.add_note(f"file {name}: {problem}")
+        raise failure from None
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -66,21 +73,30 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return mapping
 
 
-def _first_problem(error: ValidationError, text: str, model: type[BaseModel]) -> str:
-    first_error = error.errors(include_url=False)[0]
-    option = _option(first_error["loc"])
-    line = _line(text, first_error["loc"])
-    num_others = error.error_count() - 1
-    others_text = f" (and {num_others} more)" if num_others else ""
-    return f"line {line}: {option}{_message(first_error, model)}{others_text}"
+def _problems(error: ValidationError, text: str, model: type[BaseModel]) -> list[str]:
+    """Returns a line for each mistake, in the order of the file."""
+    root, schema = yaml.compose(text, Loader=_Loader), model.model_json_schema()
+    problems = {
+        (_line(root, mistake["loc"]), f"{_option(mistake['loc'])}{_message(mistake, schema)}")
+        for mistake in error.errors(include_url=False)
+    }
+    return [f"line {line}: {problem}" for line, problem in sorted(problems)]
 
 
-def _message(problem: ErrorDetails, model: type[BaseModel]) -> str:
+def _message(problem: ErrorDetails, schema: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         *place, key = problem["loc"]
-        meant = closest(str(key), _known_keys(model.model_json_schema(), place))
-        remedy = "correct its spelling" if meant is None else f"did you mean {meant}?"
-        return f"unknown key; {remedy}"
+        known_keys = sorted(_known_keys(schema, place))
+        # Of short names, such as `url` for `uri`, fewer characters are equal.
+        meant = closest(str(key), known_keys, likeness=0.7 if len(str(key)) > _SHORT else 0.6)
+        remedy = "correct its spelling." if meant is None else f"did you mean {meant}?"
+        keys = f" Valid keys: {', '.join(known_keys)}" if known_keys else ""
+        return f"unknown key; {remedy}{keys}"
+    if problem["type"] == "literal_error":
+        names = re.findall("'([^']*)'", str(problem.get("ctx", {}).get("expected")))
+        meant = closest(str(problem["input"]), names)
+        if meant is not None:
+            return f"unknown value; did you mean {meant}? Valid values: {', '.join(names)}"
     if problem["type"] == "missing":
         return "the key is missing; add it"
     if problem["type"] in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
@@ -116,9 +132,9 @@ def _option(location: tuple[int | str, ...]) -> str:
     return f"{text}: " if text else ""
 
 
-def _line(text: str, location: tuple[int | str, ...]) -> int:
+def _line(root: yaml.Node | None, location: tuple[int | str, ...]) -> int:
     """Returns the line of a value in the file; for a missing value, the line where it belongs."""
-    node = yaml.compose(text, Loader=_Loader)
+    node = root
     line = 0 if node is None else node.start_mark.line
     for key in location:
         if isinstance(node, yaml.MappingNode):
