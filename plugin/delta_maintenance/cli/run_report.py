@@ -49,16 +49,27 @@ def report_failures(
     A failure is the name of a table, its address, the problem and the exit status. Acknowledged
     ones do not count.
     """
-    from delta_maintenance.policies.acknowledgements import Failure
-
     statuses: set[int] = set()
-    causes: dict[str, list[tuple[str, str]]] = {}
+    causes: list[tuple[str, str, str]] = []
     for name, uri, problem, status in failures:
         text = problem or ""
         if (acknowledgement := (acknowledged or {}).get(name)) is not None:
             say(f"{name}: {acknowledgement}: {text}")
             continue
         statuses.add(status)
+        causes.append((name, uri, text))
+    say_by_cause(causes)
+    return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
+
+
+def say_by_cause(problems: Iterable[tuple[str, str, str]]) -> None:
+    """Prints the problems of tables to stderr, those with the same cause in one line, with the text
+    of the first one. A problem is the name of the table, its address and the text.
+    """
+    from delta_maintenance.policies.acknowledgements import Failure
+
+    causes: dict[str, list[tuple[str, str]]] = {}
+    for name, uri, text in problems:
         cause = Failure.of("", text.replace(uri or name, "").replace(name, "")).kind
         causes.setdefault(cause, []).append((name, text))
     for tables in causes.values():
@@ -66,7 +77,6 @@ def report_failures(
         more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
         text = f"{', '.join(names[:_MOST_NAMES])}{more}: {tables[0][1]}"
         say(text if len(names) == 1 else f"{len(names):,} tables, {text}")
-    return 0 if not statuses else statuses.pop() if len(statuses) == 1 else 1
 
 
 def _text(result: RunResult) -> str:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.address import Address, is_catalog_name
-from delta_maintenance.cli.output import print_lines, print_table, say, warn
+from delta_maintenance.cli.output import print_lines, print_table, warn
 from delta_maintenance.cli.policy_tables import PolicyTables
-from delta_maintenance.cli.run_report import report_failures
+from delta_maintenance.cli.run_report import report_failures, say_by_cause
 from delta_maintenance.cli.starter_policy import UNSTATED, ScannedPlace, policy_for_places
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.documents import printable
@@ -155,9 +155,7 @@ def print_scan(result: Scan) -> None:
     )
     if len(read) > _SHOWN:
         print(f"and {count_text(len(read) - _SHOWN, 'more table')} with less work")
-    for assessment in read[:_SHOWN]:
-        for problem in assessment.health.unsafe_commits if assessment.health is not None else ():
-            say(f"{assessment.name}: {problem}")
+    say_by_cause((one.name, one.uri, note) for one in read for note in one.notes)
     report_failures((one.name, one.uri, one.problem, one.exit_status) for one in failed)
     of_all = f"{len(read):,} of " if failed else ""
     tables = count_text(len(read) + len(failed), "table")

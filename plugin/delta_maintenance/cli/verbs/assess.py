@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from delta_maintenance.cli.arguments import Verbs
 from delta_maintenance.cli.output import print_json, print_lines, print_named, print_table, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
-from delta_maintenance.cli.run_report import report_failures
+from delta_maintenance.cli.run_report import report_failures, say_by_cause
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text, size_text
 
@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         hint = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
         print(f"{_sums(assessments, acknowledged)}{hint}")
+        say_by_cause((each.name, each.uri, note) for each in chosen for note in each.notes)
     return report_failures(
         ((a.name, a.uri, a.problem, a.exit_status) for a in failed), acknowledged
     )
