@@ -110,6 +110,8 @@ def test_other_writers_are_those_of_the_command_line(
     # The commit of Delta Spark has no mark of the log store.
     notes = [note for row in told.document["tables"] for note in row["notes"]]
     assert any("without our log store" in note for note in notes) == (writers == "conditional_put")
+    assessed = cli("assess", tmp_path / "policy.yaml")
+    assert ("without our log store" in assessed.err) == (writers == "conditional_put")
 
 
 @pytest.mark.process
