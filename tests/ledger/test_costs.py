@@ -115,7 +115,7 @@ def test_the_verb_shows_money_only_with_a_price_list(
     assert "cost" not in shown("--by", "table")
     policy.write_text(yaml.safe_dump(document | {"prices": PRICES.to_json()}))
     out = shown("--by", "table")
-    assert "cost, EUR" in out and "14.00" in out
+    assert "cost" in out and "14 EUR" in out
     (found,) = json.loads(shown("--by", "table", "--json"))
     assert found["cost"] == pytest.approx(14)
     newest = shown()
@@ -137,7 +137,7 @@ def test_sums_and_money_are_whole_on_a_narrow_terminal(
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     assert main(["ledger", str(policy), "--since", "36500 days", "--by", "table"]) == 0
     text = re.sub(r"\x1b\[\d*m", "", terminal.getvalue())
-    assert "cost, EUR" in text and "14.00" in text and "merged" not in text
+    assert "cost" in text and "14 EUR" in text and "merged" not in text
     assert all(len(line.rstrip()) <= 56 for line in text.splitlines())
 
 

@@ -244,3 +244,13 @@ def test_any_folder_is_found_or_known(
     found = orphans(policy(*({"uri": f"{lake}/{folder}"} for folder in folders[:1])), lake)
     assert {each.uri for each in found.orphans} == {f"{lake}/{folder}" for folder in folders[1:]}
     assert all(each.version == 7 for each in found.orphans)
+
+
+def test_the_ledger_of_the_policy_is_known(lake: Path) -> None:
+    for path in ("named", "ledger"):
+        table(lake / path)
+    document = policy({"uri": str(lake / "named")})
+    assert names(orphans(document, lake)) == ["ledger"]
+    with_ledger = Policy.from_json({**document.to_json(), "ledger": {"uri": str(lake / "ledger")}})
+    found = orphans(with_ledger, lake)
+    assert (names(found), found.known) == ([], 2)

@@ -171,6 +171,7 @@ def _asking_for_everything(policy: Policy) -> Policy:
         defaults=policy.defaults,
         catalogs=policy.catalogs,
         tables=(*policy.tables, *everything),
+        ledger=policy.ledger,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import floor, log10
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -164,7 +165,7 @@ def _print_sums(sums: Sequence[LedgerSum], arguments: argparse.Namespace) -> Non
         print_json([total.to_json() for total in sums])
         return
     currency = next((total.currency for total in sums if total.currency), None)
-    money = () if currency is None else (f"cost, {currency}", "saves a month")
+    money = () if currency is None else ("cost", "saves a month")
     units = ("ran", "failed", "merged", "deleted", "freed", "to open", "requests", "seconds")
     columns = (arguments.by, *units, *money)
     rows = [
@@ -178,7 +179,11 @@ def _print_sums(sums: Sequence[LedgerSum], arguments: argparse.Namespace) -> Non
             f"-{size_text(total.replay_bytes_spared)}" if total.replay_bytes_spared else "",
             f"{total.requests:,}" if total.requests else "",
             f"{total.seconds:,.1f}",
-            *([_money(total.cost), _money(total.saves_a_month)] if money else []),
+            *(
+                [_money(amount, currency) for amount in (total.cost, total.saves_a_month)]
+                if money
+                else []
+            ),
         )
         for total in sums
     ]
@@ -188,11 +193,11 @@ def _print_sums(sums: Sequence[LedgerSum], arguments: argparse.Namespace) -> Non
     show([columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
 
 
-def _money(amount: float | None) -> str:
-    """Two decimals, and more for amounts that would vanish."""
+def _money(amount: float | None, currency: str | None) -> str:
+    """Formats an amount with at least two significant digits, such as `0.0031 EUR` or `125 EUR`."""
     if not amount:
         return ""
-    return f"{amount:,.2f}" if amount >= 0.1 else f"{amount:.2g}"
+    return f"{amount:,.{max(0, 1 - floor(log10(amount)))}f} {currency}"
 
 
 def _plain(value: Any) -> Any:
