@@ -158,7 +158,7 @@ def test_a_token_that_expires_stops_what_follows(
     status, results, said = run()
     assert status == _ERROR
     assert _statuses(results) == {"a": "done", "b": "failed", "c": "failed"}
-    assert [("rejects the credentials" in line) for line in said.splitlines()] == [True] * 2
+    assert [("rejects the credentials" in line) for line in said.splitlines()] == [True]
     unity.status = None
     # Another process would not know the failure.
     source_of.cache_clear()
@@ -234,7 +234,8 @@ def test_a_clock_that_is_an_hour_behind_is_named(
     unity.lifetime_ms = -int(timedelta(hours=1) / timedelta(milliseconds=1))
     status, results, said = run()
     assert (status, _statuses(results)) == (_ERROR, dict.fromkeys(_NAMES, "failed"))
-    assert said.count("compare its clock") == len(_NAMES)
+    # Tables that fail for one reason share a line.
+    assert said.count("compare its clock") == 1
 
 
 def test_a_clock_that_is_an_hour_ahead_does_no_harm(

@@ -121,7 +121,7 @@ def test_a_run_names_operations_that_are_blocked_beside_delta_spark(
         told = cli("run", "--all-due", "s3://lake/many", "--dry-run", "--other-writers", *words)
         (line,) = [line for line in told.out.splitlines() if line.strip().startswith("optimize")]
         assert line.split()[1] == status and told.status in (0, 5)
-        assert ("could overwrite the commit; give Delta Spark" in line) == (status == "blocked")
+        assert ("could overwrite the commit; give --quiet" in line) == (status == "blocked")
 
 
 def test_a_scan_of_a_bucket_names_its_writers_and_no_secret(

@@ -20,7 +20,7 @@ from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.holds import Holders
 from delta_maintenance.operations.vacuum import VacuumOptions
 from delta_maintenance.policies import LastRun, RunResult, assess_table
-from delta_maintenance.policies.approval import ApprovedPlan
+from delta_maintenance.policies.approval import Approvals, ApprovedPlan
 from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.execute import RunEnvironment
 from delta_maintenance.policies.on_demand import run_operation
@@ -184,7 +184,7 @@ def test_an_approved_vacuum_deletes_what_was_approved_though_less_is_held_now(
     change(orders)
     before = orders.table.files()
     later = NOW + timedelta(hours=5)
-    result = orders.run(now=later, approved=plan)
+    result = orders.run(now=later, approvals=Approvals(plans=(plan,)))
     assert result.status == "done", result.problem
     assert before - orders.table.files() == going
     # The next plan deletes the rest.
@@ -199,7 +199,7 @@ def test_an_approved_vacuum_is_refused_if_more_is_held_now(
     plan = orders.approved()
     change(orders)
     before = orders.table.files()
-    result = orders.run(now=NOW + timedelta(hours=5), approved=plan)
+    result = orders.run(now=NOW + timedelta(hours=5), approvals=Approvals(plans=(plan,)))
     assert (result.status, result.exit_status) == ("failed", 3)
     assert "would now have another effect than the approved one" in (result.problem or "")
     assert orders.table.files() == before
@@ -212,7 +212,7 @@ def test_an_approved_vacuum_is_refused_if_what_was_held_cannot_be_opened(orders:
         orders.table.store.delete(f"_delta_log/{version:020}.json")
     keep(orders.table, "audit", release=True)
     orders.reads_up_to(2, 3, 5, 5)
-    result = orders.run(approved=plan)
+    result = orders.run(approvals=Approvals(plans=(plan,)))
     assert "which was held when the plan was made, cannot be opened" in (result.problem or "")
     assert "plan again" in (result.problem or "") and "1.parquet" in orders.table.files()
 
@@ -243,7 +243,7 @@ def test_a_clean_up_ends_where_its_plan_says(orders: Orders, approved: bool) -> 
     is_released(orders)
     moves_on(orders)
     if approved:
-        assert orders.run("clean-log", approved=plan).status == "done"
+        assert orders.run("clean-log", approvals=Approvals(plans=(plan,))).status == "done"
     else:
         clean_log.apply(table, planned, context)
     assert min(_versions(orders.table)) == 2

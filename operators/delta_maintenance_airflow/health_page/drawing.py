@@ -86,18 +86,20 @@ def settings(title: str) -> dict[str, Any]:
 def drawn(chart: Any) -> Markup:
     """The drawing without scripts and styles, with titles that browsers show as tooltips."""
     root = chart.render_tree()
+    for element in root.iter():
+        # Comments have no text as their tag. Names have the namespace if lxml is installed.
+        if isinstance(element.tag, str):
+            element.tag = element.tag.removeprefix(_SVG)
     for parent in list(root.iter()):
         for child in list(parent):
-            name = child.tag.removeprefix(_SVG) if isinstance(child.tag, str) else ""
             overlay = (child.get("class") or "").endswith(("text-overlay", "tooltip-overlay"))
-            if not name or name in ("defs", "script", "style") or overlay:
+            is_element = isinstance(child.tag, str)
+            if not is_element or child.tag in ("defs", "script", "style") or overlay:
                 parent.remove(child)
         _with_tooltip(parent)
-    for element in root.iter():
         # The page contains several drawings, and an empty `id` is invalid HTML.
         for attribute in ("id", "style"):
-            element.attrib.pop(attribute, None)
-        element.tag = element.tag.removeprefix(_SVG)
+            parent.attrib.pop(attribute, None)
     title = root.find("title")
     if title is not None:
         root.remove(title)
@@ -108,15 +110,15 @@ def drawn(chart: Any) -> Markup:
 
 def _with_tooltip(parent: ElementTree.Element) -> None:
     """Browsers show `<title>`; the `<desc>` elements are for the library's own script."""
-    descriptions = {child.get("class"): child.text or "" for child in parent.findall(f"{_SVG}desc")}
-    for child in parent.findall(f"{_SVG}desc"):
+    descriptions = {child.get("class"): child.text or "" for child in parent.findall("desc")}
+    for child in parent.findall("desc"):
         parent.remove(child)
     if "value" not in descriptions:
         return
-    for title in parent.findall(f"{_SVG}title"):
+    for title in parent.findall("title"):
         descriptions.setdefault("x_label", title.text or "")
         parent.remove(title)
-    title = ElementTree.SubElement(parent, f"{_SVG}title")
+    title = ElementTree.SubElement(parent, "title")
     lines = (descriptions.get("x_label"), descriptions["value"])
     title.text = " – ".join(dict.fromkeys(line for line in lines if line))
 

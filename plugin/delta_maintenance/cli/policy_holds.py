@@ -18,11 +18,11 @@ from delta_maintenance.cli.spark_launcher import absolute
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.registry import AnyOperation
-from delta_maintenance.table.read.table import Table
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.session import PolicySession
+    from delta_maintenance.table.read.table import Table
 
 VARIABLE = "DELTA_MAINTENANCE_POLICY"
 """The environment variable with the path of the policy of this machine."""

@@ -6,6 +6,7 @@ attempt then works. Nothing outside of this process is needed, except a server t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -78,17 +79,21 @@ def _planned_vacuum(
 ) -> Callable[[Stage], Scene]:
     def begin(stage: Stage) -> Scene:
         table, started = Made().build(stage.folder / "table"), clock.now()
-        times = [started + timedelta(hours=hours)]
+        # A plan that deletes nothing has no age.
+        unneeded = stage.folder / "table" / "unneeded.parquet"
+        unneeded.touch()
+        month_ago = (started - timedelta(days=30)).timestamp()
+        os.utime(unneeded, (month_ago, month_ago))
+        times = iter((started - timedelta(hours=hours), started))
         plans: list[Any] = []
 
         def plan() -> None:
-            at = times[0] if plans else started
-            context = RunContext.at(at)
+            context = RunContext.at(next(times))
             plans[:] = [vacuum.plan(table.open().snapshot(), VacuumOptions(), context)]
 
         plan()
         disturb(table)
-        return lambda: vacuum.apply(table.open(), plans[0], RunContext.at(times[0])), plan
+        return lambda: vacuum.apply(table.open(), plans[0], RunContext.at(started)), plan
 
     return begin
 

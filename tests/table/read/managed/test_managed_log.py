@@ -121,6 +121,7 @@ _REQUESTS: dict[str, dict[str, object]] = {
     "upgrade-protocol": {"features": ["v2Checkpoint"]},
     "set-properties": {"properties": {"delta.appendOnly": "true"}},
     "set-clustering": {"by": ["id"]},
+    "add-constraint": {"expression": "id > 0"},
     "fsck": {"remove_missing_files": True},
 }
 
