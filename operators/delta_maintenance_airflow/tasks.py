@@ -15,7 +15,6 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance.address import Address
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.store_options import parse_flag
 from delta_maintenance_airflow.compat import AirflowFailException
 
@@ -114,6 +113,9 @@ def retrying_only_what_may_pass() -> Iterator[None]:
         # The base class stands for a failure within Spark, which a retry may or may not fix.
         if error.retryable or type(error) is DeltaMaintenanceError:
             raise
+        # Imported here, because the files of Dags are parsed often.
+        from delta_maintenance.operations.core import replace_flags
+
         raise AirflowFailException(replace_flags(str(error))) from error
 
 

@@ -63,7 +63,7 @@ def test_it_is_stored_shown_counted_and_removed(site: Site) -> None:
     assert "b" not in {tag for tag, _ in page.started}
     overview = site.get("/?q=orders").text
     assert "1 known broken</strong></a>, acknowledged" in overview
-    assert "No problems" in overview and 'class="tile acknowledged"' in overview
+    assert "Nothing to do" in overview and 'class="tile acknowledged"' in overview
     assert "orders" in site.get("/?status=acknowledged").text
     assert send(site, {"name": "orders", "remove": "true"}).status_code == 303
     assert stored(site) is None

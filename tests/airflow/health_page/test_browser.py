@@ -88,10 +88,10 @@ def test_airflows_own_pages_link_to_it(server: Server, browser: Browser) -> None
         assert frame.locator(".tables tbody tr").count() == 50
         # The pages can be opened from Airflow's page, and their addresses can be shared.
         frame.locator("a.name").nth(40).click()
-        frame.wait_for_selector(".drawing svg")
+        frame.wait_for_selector("figure")
         page.wait_for_url(re.compile("/plugin/delta-tables/.*table"))
         page.reload()
-        framed(page).wait_for_selector(".drawing svg")
+        framed(page).wait_for_selector("figure")
 
 
 def test_the_page_requires_signing_in(server: Server, browser: Browser) -> None:
@@ -246,7 +246,7 @@ def test_untrusted_names_run_no_script(server: Server, browser: Browser) -> None
     with visitor(browser, server) as page:
         page.goto(f"{server.address}/delta-maintenance/?left=1&q=img")
         page.locator("a.name").click()
-        page.wait_for_selector(".drawing svg")
+        page.wait_for_selector("figure")
         assert HOSTILE in page.inner_text("h1")
         page.get_by_role("link", name="Run an operation…").click()
         page.wait_for_selector("#operation")

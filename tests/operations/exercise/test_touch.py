@@ -210,11 +210,11 @@ def test_dagster(installed: dict[str, str], policy: str, table: str) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         ended = job.execute_in_process(instance=instance, run_config=config)
     (event,) = ended.asset_materializations_for_node("idle__maintenance")
-    (row,) = event.metadata["operations"].records
-    print(json.dumps([row.data["operation"], row.data["status"]]))
+    print(json.dumps(event.metadata["operations"].value))
     """
     environment = {**installed, "DAGSTER_DISABLE_TELEMETRY": "1"}
-    assert told(environment, code, policy) == ["touch", "done"]
+    *_, row = told(environment, code, policy).strip().splitlines()
+    assert "touch" in row and "done" in row
     assert history(table) == [("hello", "local")]
 
 

@@ -125,7 +125,7 @@ def test_what_a_caller_holds_is_added(tmp_path: Path) -> None:
     assert table.files() == {"1.parquet", "2.parquet", "5.parquet", "6.parquet"}
 
 
-@pytest.mark.parametrize("value", ["", None, "PT0S", "7 days", "29 days", 0])
+@pytest.mark.parametrize("value", ["", None, "PT0S", "7 days", "29 days", "0 days"])
 @pytest.mark.parametrize("operation", ["vacuum", "clean-log"])
 def test_a_request_does_not_shorten_the_retention_of_the_policy(
     operation: str, value: Any, tmp_path: Path

@@ -145,7 +145,6 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
         raise InvalidRequestError(
             "the expression is empty", remedy="give SQL that must be true of every row"
         )
-    _require_columns(snapshot, expression)
     key = f"{CONSTRAINT_PREFIX}{name}"
     before = TableChange(protocol=snapshot.protocol, metadata=snapshot.metadata)
     present = {other.lower(): text for other, text in snapshot.metadata.configuration.items()}.get(
@@ -171,6 +170,7 @@ def _decide(snapshot: Snapshot, options: AddConstraintOptions, operation_id: str
     )
     if not decision.is_noop:
         require_changeable(snapshot, decision, writers=options)
+        _require_columns(snapshot, expression)
     return decision
 
 
