@@ -119,7 +119,7 @@ def _with_tooltip(parent: ElementTree.Element) -> None:
         descriptions.setdefault("x_label", title.text or "")
         parent.remove(title)
     title = ElementTree.SubElement(parent, "title")
-    lines = (descriptions.get("x_label"), descriptions["value"])
+    lines = (descriptions.get("label") or descriptions.get("x_label"), descriptions["value"])
     title.text = " – ".join(dict.fromkeys(line for line in lines if line))
 
 

@@ -67,7 +67,7 @@ def test_it_is_stored_shown_counted_and_removed(site: Site) -> None:
     assert "orders" in site.get("/?status=acknowledged").text
     assert send(site, {"name": "orders", "remove": "true"}).status_code == 303
     assert stored(site) is None
-    assert "Needs attention" in site.get("/?q=orders").text
+    assert "To do" in site.get("/?q=orders").text
 
 
 def test_without_a_date_it_holds_until_the_failure_changes(site: Site) -> None:

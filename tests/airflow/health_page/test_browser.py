@@ -88,10 +88,10 @@ def test_airflows_own_pages_link_to_it(server: Server, browser: Browser) -> None
         assert frame.locator(".tables tbody tr").count() == 50
         # The pages can be opened from Airflow's page, and their addresses can be shared.
         frame.locator("a.name").nth(40).click()
-        frame.wait_for_selector("figure")
+        frame.wait_for_selector("h1 .chip")
         page.wait_for_url(re.compile("/plugin/delta-tables/.*table"))
         page.reload()
-        framed(page).wait_for_selector("figure")
+        framed(page).wait_for_selector("h1 .chip")
 
 
 def test_the_page_requires_signing_in(server: Server, browser: Browser) -> None:
