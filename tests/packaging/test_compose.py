@@ -68,6 +68,14 @@ def test_every_image_of_docker_hub_has_a_stand_in(monkeypatch: pytest.MonkeyPatc
     assert version in pythons.EMBEDDED
 
 
+def test_the_image_has_what_builds_the_distribution() -> None:
+    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"][
+        "hooks"
+    ]
+    copied = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY ")]
+    assert hatch["metadata"]["hooks"]["custom"]["path"] in {name for names in copied for name in names}
+
+
 def test_files_that_the_image_copies_pass_its_ignore_file() -> None:
     ignore = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
     for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.MULTILINE):

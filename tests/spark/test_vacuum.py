@@ -120,6 +120,8 @@ def test_both_engines_find_the_same(
         for surveyed in (local, ours)
     ]
     assert plans[0] == plans[1]
+    # Only the local engine counts folders.
+    assert local.plan.folders and not ours.plan.folders
     for mine, theirs in zip(ours.plan.groups, local.plan.groups, strict=True):
         assert (mine.reason, mine.count, mine.bytes) == (theirs.reason, theirs.count, theirs.bytes)
     assert set(ours.found.directories) == set(local.found.directories) != set()
