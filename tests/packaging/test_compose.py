@@ -69,11 +69,9 @@ def test_every_image_of_docker_hub_has_a_stand_in(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_image_has_what_builds_the_distribution() -> None:
-    hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["metadata"][
-        "hooks"
-    ]
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
     copied = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY ")]
-    assert hatch["metadata"]["hooks"]["custom"]["path"] in {name for names in copied for name in names}
+    assert hatch["metadata"]["hooks"]["custom"]["path"] in sum(copied, [])
 
 
 def test_files_that_the_image_copies_pass_its_ignore_file() -> None:
