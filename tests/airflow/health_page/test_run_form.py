@@ -214,7 +214,7 @@ def test_only_a_dag_that_allows_it_offers_to_shorten_a_retention(
         assert not page.locator("#paused").is_visible()
         page.check("#option-allow_short_retention")
         page.check("#option-no_other_writers")
-        with page.expect_request("**/dagRuns"):
+        with page.expect_response("**/dagRuns"):
             page.get_by_role("button", name="Run without looking at the plan").click()
     ((url, body),) = sent
     assert "/a_short_one/" in url
