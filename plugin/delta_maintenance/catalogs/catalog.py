@@ -232,11 +232,11 @@ class Catalog(ABC):
         includes: PartFilter,
         known_tables: Mapping[CatalogName, CatalogTable],
     ) -> CatalogListing:
-        """Lists the Delta tables whose names are `wanted`.
+        """Lists the Delta tables whose names `includes` accepts.
 
         Only namespaces that `leads_to` accepts are listed. A catalog whose lists name tables
-        without describing them loads each Delta table that is not `known` with the same entity
-        tag. A namespace or a table that fails becomes a failure of the listing; the first request
+        without describing them loads each Delta table that `known_tables` lacks with the same
+        entity tag. A namespace or a table that fails becomes a failure of the listing; the first request
         that fails raises.
         """
 
