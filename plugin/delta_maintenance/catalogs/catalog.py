@@ -236,8 +236,8 @@ class Catalog(ABC):
 
         Only namespaces that `leads_to` accepts are listed. A catalog whose lists name tables
         without describing them loads each Delta table that `known_tables` lacks with the same
-        entity tag. A namespace or a table that fails becomes a failure of the listing; the first request
-        that fails raises.
+        entity tag. A namespace or a table that fails becomes a failure of the listing; the first
+        request that fails raises.
         """
 
     @abstractmethod
