@@ -108,7 +108,7 @@ class LedgerTable:
     ) -> Iterator[pa.Table]:
         """Like `read`, in parts; the first one is empty.
 
-        Columns that a ledger of an earlier release lacks are null.
+        Columns that the ledger lacks are null.
         """
         snapshot = self._table.snapshot()
         layout = RowLayout.of(snapshot, columns, zone=None)
@@ -169,7 +169,7 @@ class LedgerTable:
         return min((path for path in paths if path and path[0] not in "._"), default=None)
 
     def _with_columns(self, snapshot: Snapshot) -> Snapshot:
-        """Adds the columns that the table of an earlier release lacks."""
+        """Adds the columns of this release that the table lacks."""
         missing = _require_ledger(snapshot)
         if not missing:
             return snapshot

@@ -352,7 +352,7 @@ def _has_required_values(metadata: pq.FileMetaData, layout: DataFileLayout) -> b
 
 
 def _has_no_nulls(chunk: pq.ColumnChunkMetaData) -> bool:
-    # Earlier releases used the encoding, and Spark reads it wrongly (decision 0034).
+    # Spark reads this encoding of row IDs wrongly (decision 0034).
     return "DELTA_BINARY_PACKED" not in chunk.encodings and _states_no_nulls(chunk)
 
 
