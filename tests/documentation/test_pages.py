@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance import __version__
 from delta_maintenance.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,12 @@ def _source(module: str) -> Path | None:
             if path.is_file():
                 return path
     return None
+
+
+def test_files_of_this_distribution_have_its_version() -> None:
+    text = "".join(document.read_text() for document in DOCUMENTS)
+    versions = set(re.findall(r"delta[-_]maintenance[-:](\d+\.\d+\.\d+)", text))
+    assert versions == {__version__.partition(".dev")[0]}
 
 
 def test_the_map_of_packages_is_complete() -> None:
