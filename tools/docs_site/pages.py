@@ -35,6 +35,7 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "airflow-connection": operators.connection,
     "cli-options": command_line.options,
     "cli-verbs": command_line.verbs,
+    "clients": table_protocol.clients,
     "dagster-class": dagster_classes.fields,
     "errors": exit_statuses.error_classes,
     "finding-remedies": remedies.findings,
