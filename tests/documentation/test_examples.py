@@ -28,7 +28,7 @@ from delta_maintenance.policies.definition import load_policy
 
 ROOT = Path(__file__).parents[2]
 STARTS = sorted(f"docs/start/{path.name}" for path in ROOT.glob("docs/start/*.md"))
-PAGES = ("README.md", *STARTS)
+PAGES = ("README.md", "docs/index.md", *STARTS)
 
 # Commands that need the network or a running orchestrator. Other tests cover their effects, in
 # tests/airflow/policy_dags, tests/dagster and tests/packaging/test_wheel.py.
