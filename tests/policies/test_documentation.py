@@ -58,13 +58,3 @@ def test_the_mistake_is_reported_as_documented(
 
 def test_every_rule_is_explained() -> None:
     assert [key for key in Rules.model_fields if f"`{key}`" not in DOCUMENT] == []
-    keys = {
-        key
-        for field in ("fsck", "checkpoint", "compact_log", "clean_log", "vacuum", "limits")
-        for key in _keys(field)
-    }
-    assert [key for key in sorted(keys) if f"`{key}`" not in DOCUMENT] == []
-
-
-def _keys(field: str) -> set[str]:
-    return set(type(getattr(Rules.model_validate({field: {}}), field)).model_fields)
