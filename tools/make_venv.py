@@ -1,12 +1,15 @@
-"""Build `.venv` in the checkout, unless it is up to date.
+"""Build `.venv` in the checkout, unless it is up to date, and print the name of its folder.
 
-    python3.11 tools/make_venv.py
+    python3.11 tools/make_venv.py [--quick]
 
 It holds the project (editable) with its extras `dev` and, where they can be had, `readers` at the
 exact versions of constraints.txt, and nothing outside the checkout is changed. A stamp in it says
 what it was built from: when those versions, the project's own metadata, the interpreter or the
 checkout's place change, it is built anew. When only the project's version changes, only the project
 is installed again, and the readers are tried again if they could not be installed.
+
+With `--quick`, an up-to-date `.venv` is used. Without one, the smaller `.venv-quick` with the extra
+`quick` is built instead: a quarter of the size, without Airflow, Dagster, Spark and the readers.
 
 Standard library only: this is what runs before anything is installed.
 """
@@ -26,7 +29,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-STAMP = VENV / "built-from"
+QUICK_VENV = ROOT / ".venv-quick"
 CONSTRAINTS = ROOT / "constraints.txt"
 
 # What builds the project itself; installed first, so that its version is pinned like the rest.
@@ -34,30 +37,51 @@ BUILD_TOOLS = ["pip", "setuptools", "hatchling", "editables"]
 
 
 def main() -> None:
-    """Bring `.venv` up to date; ends with one line on stderr where this machine can't."""
-    wanted = fingerprint()
-    if STAMP.is_file() and STAMP.read_text() == wanted:
-        install_version()
-        if any(map(is_missing, readers())):
-            install_readers()
-        return
+    """Bring the environment up to date; ends with one line on stderr where this machine can't."""
+    quick = "--quick" in sys.argv[1:] and not is_current(VENV, "dev")
+    venv, extra = (QUICK_VENV, "quick") if quick else (VENV, "dev")
+    if is_current(venv, extra):
+        install_version(venv)
+    else:
+        build(venv, extra)
+    if not quick and any(map(is_missing, readers())):
+        install_readers()
+    print(venv.name)
+
+
+def build(venv: Path, extra: str) -> None:
+    """Build an environment with an extra of the project from nothing."""
     started = time.monotonic()
-    print("Installing into .venv (once; a minute or two) …", file=sys.stderr, flush=True)
+    print(f"Installing into {venv.name} (once; a minute or two) …", file=sys.stderr, flush=True)
     try:
-        shutil.rmtree(VENV, ignore_errors=True)
-        bootstrap = create(VENV)
+        shutil.rmtree(venv, ignore_errors=True)
+        bootstrap = create(venv)
         install(bootstrap, *BUILD_TOOLS)
-        own = [str(VENV / "bin" / "python"), "-m", "pip"]
-        install(own, "--no-build-isolation", "--editable", f"{ROOT}[dev]")
+        install(pip_of(venv), "--no-build-isolation", "--editable", f"{ROOT}[{extra}]")
     except subprocess.CalledProcessError as error:
-        sys.exit(f"setting up .venv failed, see above: {' '.join(error.cmd[:4])} …")
-    install_readers()
-    STAMP.write_text(wanted)
-    print(f".venv is ready after {time.monotonic() - started:.0f} s", file=sys.stderr)
+        sys.exit(f"setting up {venv.name} failed, see above: {' '.join(error.cmd[:4])} …")
+    stamp_of(venv).write_text(fingerprint(venv, extra))
+    print(f"{venv.name} is ready after {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
-def fingerprint() -> str:
-    """What the environment depends on, as one line of hex."""
+def is_current(venv: Path, extra: str) -> bool:
+    """Whether an environment was built from what the checkout says now."""
+    stamp = stamp_of(venv)
+    return stamp.is_file() and stamp.read_text() == fingerprint(venv, extra)
+
+
+def stamp_of(venv: Path) -> Path:
+    """The file in an environment that says what it was built from."""
+    return venv / "built-from"
+
+
+def pip_of(venv: Path) -> list[str]:
+    """The command of an environment's own pip."""
+    return [str(venv / "bin" / "python"), "-m", "pip"]
+
+
+def fingerprint(venv: Path, extra: str) -> str:
+    """What an environment depends on, as one line of hex."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     parts = {
         "constraints": CONSTRAINTS.read_text(),
@@ -66,7 +90,8 @@ def fingerprint() -> str:
         "python": sys.version,
         "base": sys.base_prefix,
         # Scripts in the environment name it by its full path.
-        "place": str(VENV),
+        "place": str(venv),
+        "extra": extra,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -87,7 +112,7 @@ def is_missing(requirement: str) -> bool:
 def install_readers() -> None:
     """Install the extra `readers`, if that is possible; otherwise the next run tries again."""
     try:
-        install([str(VENV / "bin" / "python"), "-m", "pip"], *readers())
+        install(pip_of(VENV), *readers())
     except subprocess.CalledProcessError:
         print(
             "NO OTHER READERS, see above: their tests are skipped; the next `make` tries again",
@@ -95,17 +120,16 @@ def install_readers() -> None:
         )
 
 
-def install_version() -> None:
+def install_version(venv: Path) -> None:
     """Install the project again if its version has changed, so that its metadata tell the same."""
     source = (ROOT / "plugin" / "delta_maintenance" / "__init__.py").read_text()
     version = re.search(r'^__version__ = "(.+)"', source, re.MULTILINE)
     if version is None:
         sys.exit("plugin/delta_maintenance/__init__.py states no __version__")
-    if any(VENV.glob(f"lib/*/site-packages/delta_maintenance-{version[1]}.dist-info")):
+    if any(venv.glob(f"lib/*/site-packages/delta_maintenance-{version[1]}.dist-info")):
         return
-    own = [str(VENV / "bin" / "python"), "-m", "pip"]
     try:
-        install(own, "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
+        install(pip_of(venv), "--no-build-isolation", "--no-deps", "--editable", str(ROOT))
     except subprocess.CalledProcessError as error:
         sys.exit(f"installing the project failed, see above: {' '.join(error.cmd[:4])} …")
 

@@ -19,9 +19,9 @@ def make_venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     import make_venv
 
     monkeypatch.setattr(make_venv, "VENV", tmp_path)
-    monkeypatch.setattr(make_venv, "STAMP", tmp_path / "built-from")
-    monkeypatch.setattr(make_venv, "install_version", lambda: None)
-    (tmp_path / "built-from").write_text(make_venv.fingerprint())
+    monkeypatch.setattr(make_venv, "install_version", lambda venv: None)
+    monkeypatch.setattr(sys, "argv", ["make_venv.py"])
+    make_venv.stamp_of(tmp_path).write_text(make_venv.fingerprint(tmp_path, "dev"))
     return make_venv
 
 
@@ -53,3 +53,29 @@ def test_readers_that_could_not_be_installed_are_tried_again(
         make_venv.main()
         assert tries == [wanted] * min(number, 3)
         assert ("NO OTHER READERS" in capsys.readouterr().err) is (number < 3)
+
+
+def test_quick_builds_the_small_environment_only_where_the_large_one_is_not_current(
+    make_venv: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    extras: list[str] = []
+
+    def build(venv: Path, extra: str) -> None:
+        extras.append(extra)
+        make_venv.stamp_of(venv).write_text(make_venv.fingerprint(venv, extra))
+
+    monkeypatch.setattr(make_venv, "build", build)
+    monkeypatch.setattr(make_venv, "install_readers", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["make_venv.py", "--quick"])
+    small = tmp_path / "small"
+    small.mkdir()
+    monkeypatch.setattr(make_venv, "QUICK_VENV", small)
+    make_venv.main()
+    assert (extras, capsys.readouterr().out) == ([], f"{tmp_path.name}\n")
+    make_venv.stamp_of(tmp_path).write_text("of another version")
+    for _ in range(2):
+        make_venv.main()
+        assert (extras, capsys.readouterr().out) == (["quick"], "small\n")

@@ -6,8 +6,10 @@ tests.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,9 @@ SAMPLE_SECONDS = 0.5
 """What the chosen tests of one function may have taken together, in one process."""
 LONGEST_SECONDS = 8.0
 """Where all functions of a module are slow, one test that took at most so long is chosen."""
+QUICK_ENVIRONMENT = ".venv-quick"
+NOT_IN_IT = {"airflow", "dagster", "dagster_shared", "duckdb", "pandas", "polars", "pyspark"}
+"""Packages that only the environment of the other commands has."""
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
@@ -83,6 +88,37 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     relative = collection_path.relative_to(config.rootpath).as_posix()
     return True if relative in FOLDERS else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skips a module that imports a package which the environment of `make quick` lacks."""
+    report = yield
+    if report.failed:
+        _skip_without_package(report, str(report.longrepr), collector.path)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Skips a test that imports such a package itself."""
+    report = yield
+    if call.excinfo is not None and call.excinfo.errisinstance(ModuleNotFoundError):
+        _skip_without_package(report, str(call.excinfo.value), item.path)
+    return report
+
+
+def _skip_without_package(
+    report: pytest.CollectReport | pytest.TestReport, error: str, path: Path
+) -> None:
+    missing = re.search(r"No module named '(\w+)", error)
+    if missing and missing[1] in NOT_IN_IT and Path(sys.prefix).name == QUICK_ENVIRONMENT:
+        report.outcome = "skipped"
+        report.longrepr = (str(path), 1, f"NO {missing[1]}: make test installs it")
 
 
 @pytest.hookimpl(trylast=True)
