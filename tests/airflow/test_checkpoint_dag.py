@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.operations.core.given_options import read_options
 from delta_maintenance_airflow import operators
 from delta_maintenance_airflow.hooks import DeltaHook
 from tests.support.orchestrators.airflow_versions import DagBag
@@ -73,9 +74,22 @@ def test_every_example_of_the_documentation_is_a_dag(tmp_path: Path, airflow_db:
     assert not bag.import_errors
     assert len({dag.fileloc for dag in bag.dags.values()}) == len(examples)
     assert set(bag.dags["checkpoint_events"].task_ids) == {"wait", "checkpoint"}
-    used = {task.task_type for dag in bag.dags.values() for task in dag.tasks}
+    tasks = [task for dag in bag.dags.values() for task in dag.tasks]
+    assert [task.task_id for task in tasks if _is_refused_on_s3(task)] == []
+    used = {task.task_type for task in tasks}
     made = {name for name in dir(operators) if name.endswith("Operator")}
     assert used >= {*made, "DeltaCommitSensor"}
+
+
+def _is_refused_on_s3(task: Any) -> bool:
+    """Whether a task would commit to a table on S3, and nothing names the other writers."""
+    record = getattr(task, "record", None)
+    if record is None or not record.asks_for_writers or task.delta_conn_id is not None:
+        return False
+    options = task.options or {}
+    subjects = {name: value for name in record.subjects if (value := getattr(task, name))}
+    may_commit = record.may_commit_on_s3(read_options(record, {**options, **subjects}))
+    return may_commit and task.table_uri.startswith("s3:") and "other_writers" not in options
 
 
 def test_one_run_at_a_time_and_every_parameter_explained(dag: Any) -> None:
