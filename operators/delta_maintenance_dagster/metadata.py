@@ -282,7 +282,10 @@ def _outcome_table(outcomes: Iterable[OperationOutcome]) -> dg.MarkdownMetadataV
 def _operation_table(assessment: Assessment) -> dg.MarkdownMetadataValue:
     return _table(
         ("operation", "status", "why"),
-        ((item.operation, item.status, item.reason) for item in assessment.operations),
+        (
+            (item.operation, item.state.replace("-", " "), item.reason)
+            for item in assessment.operations
+        ),
     )
 
 

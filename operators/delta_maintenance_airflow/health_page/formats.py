@@ -96,4 +96,11 @@ def fact_title(name: str) -> str:
 
 def status_name(status: str) -> str:
     """A status of a table or of a run for people."""
-    return "waits for you" if status == "needs-approval" else status.replace("-", " ")
+    return _STATUS_NAMES.get(status, status.replace("-", " "))
+
+
+_STATUS_NAMES = {
+    "needs-approval": "waits for you",
+    "will-ask": "needs approval",
+    "nothing-due": "nothing to do",
+}

@@ -91,7 +91,7 @@ def _listed_rows(rows: Sequence[TableRow], query: TableQuery) -> list[TableRow]:
 
 
 def _pending(row: TableRow) -> set[str]:
-    return {*row.due, *row.waiting, *row.will_ask, *row.held_back}
+    return {*row.due, *row.to_check, *row.waiting, *row.will_ask, *row.held_back}
 
 
 def _matches(row: TableRow, query: TableQuery) -> bool:

@@ -36,6 +36,7 @@ Status = Literal[
     "needs-approval",
     "blocked",
     "due",
+    "to-check",
     "never-assessed",
     "acknowledged",
     "nothing-due",
@@ -174,8 +175,13 @@ class TableRow:
 
     @property
     def due(self) -> tuple[str, ...]:
-        """The operations that the next run will start."""
-        return self._operations(lambda each: each.status == "due" and not each.needs_approval)
+        """The operations with work that the next run will start."""
+        return self._in_state("due")
+
+    @property
+    def to_check(self) -> tuple[str, ...]:
+        """The operations that are due by the calendar: the next run looks whether there is work."""
+        return self._in_state("to-check")
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -185,26 +191,27 @@ class TableRow:
     @property
     def will_ask(self) -> tuple[str, ...]:
         """The operations that the next run will plan, and then ask for an approval."""
-        planned = {
-            operation.plan.operation for operation in self.plans if not operation.plan.requested
-        }
-        known_operations = planned | _put_off(self.entry)
-        return tuple(
-            operation for operation in self._needing_approval if operation not in known_operations
-        )
+        return self._in_state("needs-approval")
 
     @property
     def held_back(self) -> tuple[str, ...]:
         """The operations that wait for a change or for the hours, and snoozed ones."""
         put_off = _put_off(self.entry)
-        later = tuple(operation for operation in self._needing_approval if operation in put_off)
-        return (*self._operations(lambda operation: operation.status == "blocked"), *later)
+        return (
+            *self._operations(lambda operation: operation.status == "blocked"),
+            *self._operations(lambda operation: _is_put_off(operation, put_off)),
+        )
 
     @property
     def pending_operations(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
         """All these operations, each with its status, and with its plan if one waits."""
         waiting = tuple((item.plan.operation, "needs-approval", item) for item in self.plans)
-        groups = ((self.will_ask, "will-ask"), (self.due, "due"), (self.held_back, "blocked"))
+        groups = (
+            (self.will_ask, "will-ask"),
+            (self.due, "due"),
+            (self.to_check, "to-check"),
+            (self.held_back, "blocked"),
+        )
         return waiting + tuple(
             (item, status, None) for operations, status in groups for item in operations
         )
@@ -227,9 +234,13 @@ class TableRow:
         newest = self.entry.history[0]
         return newest if newest.at == self.run.started_at else None
 
-    @property
-    def _needing_approval(self) -> tuple[str, ...]:
-        return self._operations(lambda each: each.status == "due" and each.needs_approval)
+    def _in_state(self, state: str) -> tuple[str, ...]:
+        """The operations in a state, without those that a person was asked about."""
+        planned = {waiting.plan.operation for waiting in self.plans if not waiting.plan.requested}
+        asked = planned | _put_off(self.entry)
+        return self._operations(
+            lambda operation: operation.state == state and not _is_put_off(operation, asked)
+        )
 
     def _operations(self, chosen: Callable[[AssessedOperation], bool]) -> tuple[str, ...]:
         operations = self.assessment.operations if self.assessment else ()
@@ -346,19 +357,19 @@ def _status(entry: AssessmentEntry, plans: Sequence[WaitingPlan]) -> Status:
     assessment, run = entry.assessment, entry.run
     if assessment.status == "failed":
         return "failed"
-    open_operations = [
-        operation for operation in assessment.operations if operation.status == "due"
-    ]
+    put_off = _put_off(entry)
+    open_states = {due.state for due in assessment.due if not _is_put_off(due, put_off)}
     if run is not None and run.status == "failed" and entry.failure is not None:
         return "failed"
     if plans:
         return "needs-approval"
-    if open_operations:
-        put_off = _put_off(entry)
-        # A snoozed operation has no plan, and needs an approval.
-        is_due = any(not e.needs_approval or e.operation not in put_off for e in open_operations)
-        return "due" if is_due else "blocked"
-    return assessment.status
+    if open_states:
+        return "to-check" if open_states == {"to-check"} else "due"
+    return "blocked" if assessment.due else assessment.status
+
+
+def _is_put_off(operation: AssessedOperation, names: set[str]) -> bool:
+    return operation.status == "due" and operation.needs_approval and operation.operation in names
 
 
 def _put_off(entry: AssessmentEntry | None) -> set[str]:

@@ -66,19 +66,32 @@ def statuses(site: Site) -> list[str]:
     return re.findall(r'class="tile ([\w-]+)"', site.get("/").text)
 
 
-def test_only_plans_that_exist_wait_and_others_will_ask(site: Site) -> None:
+def test_only_plans_that_exist_wait_and_others_need_approval(site: Site) -> None:
     due, run = waiting("orders")
     site.store.save(due)
     text = words(site.get("/").text)
-    assert "vacuum: will ask" in text and "waits for you" not in text
+    assert "vacuum: needs approval" in text and "waits for you" not in text
     assert "Nothing to do" in text and statuses(site)[1:] == ["due", "never-assessed"]
-    assert "will ask" in words(site.get("/table?name=orders").text)
+    assert "needs approval" in words(site.get("/table?name=orders").text)
     assert "Nothing waits for an approval" in site.get("/approvals").text
     site.store.save(due, run)
     text = words(site.get("/").text)
     assert "1 plan waits for you: vacuum of orders (12 files, 3 GiB)" in text
-    assert "vacuum: waits for you" in text and "will ask" not in text
+    assert "vacuum: waits for you" in text and "needs approval" not in text
     assert statuses(site)[1:] == ["needs-approval", "never-assessed"]
+
+
+def test_operations_due_by_the_calendar_alone_are_to_check(site: Site) -> None:
+    due, _ = waiting("orders")
+    by_calendar = tuple(replace(each, by_calendar=True) for each in due.operations)
+    site.store.save(replace(due, operations=by_calendar))
+    text = words(site.get("/").text)
+    assert "vacuum: to check" in text and "needs approval" not in text
+    assert statuses(site)[1:] == ["to-check", "never-assessed"]
+    text = words(site.get("/table?name=orders").text)
+    assert "to check" in text and "needs approval" not in text
+    (exported,) = (row for row in site.get("/export.json").json() if row["table"] == "orders")
+    assert exported["to_check"] == "vacuum" and exported["will_ask"] is None
 
 
 def test_a_click_leads_to_the_plan(site: Site) -> None:

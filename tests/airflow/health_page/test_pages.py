@@ -252,7 +252,7 @@ def test_chips_do_not_pile_up(site: Site) -> None:
         page.index('<td class="due">') : page.index("</td>", page.index('<td class="due">'))
     ]
     chips = re.findall(r'class="chip [\w-]*"[^>]*>(.*?)<', cell)
-    assert chips == ["clean-log: will ask", "checkpoint: due"]
+    assert chips == ["clean-log: needs approval", "checkpoint: due"]
     assert 'title="optimize: due, compact-log: due">+2</a>' in cell
     assert cell.count("because of") == 2 and ">because of clean-log</span>" in cell
 

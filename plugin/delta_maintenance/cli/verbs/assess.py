@@ -156,9 +156,7 @@ def _groups(
 
 
 def _state(operation: AssessedOperation) -> str:
-    if operation.status != "due":
-        return operation.status
-    return _CHECK if operation.by_calendar else _WAITS if operation.needs_approval else "due"
+    return operation.state.replace("-", " ")
 
 
 def _kind_of_reason(reason: str) -> str:

@@ -122,6 +122,16 @@ class AssessedOperation(Record):
     """The expected benefit, as far as the log shows it; it may be greater."""
     reclaims_bytes: int = 0
 
+    @property
+    def state(self) -> Literal["due", "needs-approval", "to-check", "not-due", "blocked"]:
+        """The status as people see it: whether a due operation has work, which may need an
+        approval, or looks for some."""
+        if self.status != "due":
+            return self.status
+        return (
+            "to-check" if self.by_calendar else "needs-approval" if self.needs_approval else "due"
+        )
+
 
 _LISTED_AT_ONCE = 1000
 """The number of files that one request lists."""
