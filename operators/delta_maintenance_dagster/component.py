@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from textwrap import dedent
 from typing import Annotated, Any
@@ -180,6 +181,43 @@ _PYTHON = dedent(
 )
 
 
+@cache
+def _model_with_clear_errors(model: type[BaseModel]) -> type[BaseModel]:
+    class ModelWithClearErrors(model):  # type: ignore[misc, valid-type]
+        model_config = {"hide_input_in_errors": True, "title": model.__name__}
+
+        @classmethod
+        def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            return {**_name_unknown_keys(super().model_json_schema(*args, **kwargs))}
+
+    return ModelWithClearErrors
+
+
+def _name_unknown_keys(node: Any) -> Any:
+    """Changes a JSON schema so that `dg check` reports the line of an unknown key, with the valid
+    ones. A violated `anyOf` says only that no alternative fits, so it is never violated by values
+    with keys or items.
+    """
+    if isinstance(node, list):
+        return [_name_unknown_keys(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    schema = {key: _name_unknown_keys(value) for key, value in node.items()}
+    if schema.get("additionalProperties") is False:
+        keys = ", ".join(sorted(schema.get("properties", ())))
+        schema["additionalProperties"] = {"const": f"one of the keys {keys}"}
+    options = schema.get("anyOf", ())
+    containers = [option for option in options if _kind(option) in ("array", "object")]
+    if len(options) > len(containers) == 1:
+        of_kind = {"type": _kind(containers[0])}
+        schema |= {"anyOf": [*options, of_kind], "if": of_kind, "then": containers[0]}
+    return schema
+
+
+def _kind(schema: dict[str, Any]) -> Any:
+    return "object" if "$ref" in schema else schema.get("type")
+
+
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
 class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     """Maintains Delta tables by the policy of each table: checkpoints, log compaction and clean-up,
@@ -272,11 +310,7 @@ class DeltaMaintenanceComponent(StateBackedComponent, dg.Model, dg.Resolvable):
     @classmethod
     def model(cls) -> type[BaseModel]:
         """The model of the YAML file, whose errors do not repeat values, which may be secrets."""
-        model = super().model()
-        if not model.model_config.get("hide_input_in_errors"):
-            model.model_config["hide_input_in_errors"] = True
-            model.model_rebuild(force=True)
-        return model
+        return _model_with_clear_errors(super().model())
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:

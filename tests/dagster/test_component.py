@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import traceback
@@ -15,6 +16,7 @@ import pytest
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
+from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 import delta_maintenance_dagster
@@ -195,6 +197,25 @@ def test_a_mistake_in_yaml_is_reported_by_name(
 ) -> None:
     with pytest.raises((ValidationError, ResolutionException), match=said):
         load(**attributes)
+
+
+def test_dg_check_reports_the_line_of_a_wrong_key_with_the_valid_ones() -> None:
+    model = DeltaMaintenanceComponent.get_model_cls()
+    assert model is not None
+    schema = Draft202012Validator(model.model_json_schema())
+    attributes = {
+        "defaults": {"vacum": True, "checkpoint": {"max_comits": 1}, "fsck": "often"},
+        "tables": [{"url": "/a"}, {"uri": "{{ env.LAKE }}", "optimize": True}],
+        "shedule": {},
+    }
+    # What `dg check yaml` prints, with the line of the last part of the path.
+    mistakes = {(*error.absolute_path,): error.message for error in schema.iter_errors(attributes)}
+    keys = {path: set(re.findall(r"\w+", message)) for path, message in mistakes.items()}
+    assert "vacuum" in keys["defaults", "vacum"]
+    assert "max_commits" in keys["defaults", "checkpoint", "max_comits"]
+    assert "uri" in keys["tables", 0, "url"] and "schedule" in keys["shedule",]
+    assert ("defaults", "fsck") in mistakes and len(mistakes) == 5
+    assert schema.is_valid({"defaults": "{{ rules }}", "tables": "{{ tables }}"})
 
 
 def test_two_tables_with_one_key_are_refused(load: Load) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow.sdk import DAG, AssetAny, get_current_context, task
+from airflow.sdk import DAG, AssetAny, get_current_context, get_parsing_context, task
 
 from delta_maintenance_airflow.dags.scheduled import START, TAGS
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
@@ -37,7 +37,9 @@ def on_commit_dag(
     min_commits: int = 1,
 ) -> DAG:
     """The Dag; see `delta_maintenance_dags`."""
-    assets = watched_assets(policy, min_commits=min_commits)
+    # Tasks need no schedule, and reading the policy takes longer than all else in this file.
+    is_for_task = get_parsing_context().task_id is not None
+    assets = [] if is_for_task else watched_assets(policy, min_commits=min_commits)
     with DAG(
         dag_id=dag_id,
         description="Runs the operations that are due on a Delta table of the policy after "

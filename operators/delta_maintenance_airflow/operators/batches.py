@@ -16,8 +16,9 @@ LEFT = "left-over"
 _LAST_RUNS = 3
 _UNKNOWN_SECONDS = 2.0
 """The expected time of a table that was never maintained."""
-_WORTH_A_TASK = 10.0
-"""The seconds of work that are worth the start of a task."""
+_WORTH_A_TASK = 30.0
+"""The seconds of work that are worth the start of a task, which takes several seconds, and on a
+machine with few cores slows down other tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)

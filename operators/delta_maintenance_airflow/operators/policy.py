@@ -112,15 +112,12 @@ class DeltaAssessOperator(BaseOperator):
         from delta_maintenance.policies.lanes import start_jobs, wait_for
 
         def assess(table: Mapping[str, str]) -> dict[str, Any]:
-            began = time.monotonic()
             assessment, known, told = _assess_and_save(work, table, store, link)
             level = logging.INFO
             if assessment.status == "failed":
                 level = logging.ERROR if told is None else logging.WARNING
             self.log.log(level, "%s%s", _log_line(assessment), f"; {told}" if told else "")
             due, waits = _divide(assessment, known)
-            expected = expected_work(assessment, known, due)
-            seconds = max(expected["seconds"], time.monotonic() - began)
             last_run_at = known.run.ended_at if known is not None and known.run else None
             return {
                 "name": assessment.name,
@@ -130,8 +127,7 @@ class DeltaAssessOperator(BaseOperator):
                 "waits": waits,
                 "problem": assessment.problem,
                 "acknowledged": told,
-                **expected,
-                "seconds": seconds,
+                **expected_work(assessment, known, due),
                 "last_run_at": last_run_at.isoformat() if last_run_at is not None else None,
                 "retryable": assessment.status == "failed" and assessment.retryable,
             }

@@ -60,10 +60,10 @@ def test_work_that_is_large_or_for_spark_stays_alone() -> None:
 
 
 def test_long_work_is_divided_among_the_tasks_that_run_at_once() -> None:
-    rows = [row(name, seconds=10) for name in "abcdefgh"]
+    rows = [row(name, seconds=20) for name in "abcdefgh"]
     assert names(divide_into_batches(rows, BatchLimits(at_once=4))) == ["ab", "cd", "ef", "gh"]
     assert names(divide_into_batches(rows, BatchLimits(at_once=1))) == ["abcdefgh"]
-    short = [row(name, seconds=0.1) for name in "abcdefgh"]
+    short = [row(name, seconds=2) for name in "abcdefgh"]
     assert names(divide_into_batches(short, BatchLimits(at_once=4))) == ["abcdefgh"]
     assert len(divide_into_batches(rows, BatchLimits(tables=1))) == 8
 

@@ -227,6 +227,18 @@ def test_without_a_policy_dags_parse_and_watch_nothing(airflow_db: None) -> None
         assert dag.doc_md and dag.description
 
 
+def test_the_process_of_a_task_does_not_read_the_policy_for_the_schedule(
+    policy: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy({"uri": str(tmp_path / "t")}).write_text("version: none")
+    file = str(DAGS / "delta_maintenance_dags.py")
+    assert DagBag(dag_folder=file).import_errors
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "delta_maintenance")
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", "assess")
+    bag = DagBag(dag_folder=file)
+    assert not bag.import_errors and "delta_maintenance" in bag.dags
+
+
 def test_the_requester_of_a_run_cannot_approve_it(
     airflow_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
