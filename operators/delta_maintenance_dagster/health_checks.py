@@ -3,7 +3,9 @@
 # Without `from __future__ import annotations`: Dagster reads the annotations of fields as types.
 
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -153,19 +155,27 @@ def build_health_step(
         required_resource_keys=required | (state.storage.keys if state is not None else set()),
     )
     def health(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        # The run may have selected only some of the checks.
-        selected_checks = context.selected_asset_check_keys
-        failed: list[Assessment] = []
-        for table in tables:
-            names = {key.name for key in selected_checks if key.asset_key == table.key}
-            if not names:
-                continue
+        # Loads pyarrow, which loading definitions must not require.
+        from delta_maintenance.policies.lanes import start_jobs
+
+        def assess(table: DeltaTable) -> "tuple[memory.Memory, Assessment, str | None]":
             remembered = memory.recall(context.instance, table)
             opener = stores[table.key].resolve(context.resources)
             assessment = _assess_table(opener, table, remembered)
-            acknowledgement = None
-            if state is not None:
-                acknowledgement = state.keep(context.resources, context.log, assessment)
+            if state is None:
+                return remembered, assessment, None
+            return remembered, assessment, state.keep(context.resources, context.log, assessment)
+
+        # The run may have selected only some of the checks.
+        names_by_table: dict[dg.AssetKey, set[str]] = defaultdict(set)
+        for key in context.selected_asset_check_keys:
+            names_by_table[key.asset_key].add(key.name)
+        selected = [table for table in tables if table.key in names_by_table]
+        tables_by_job = dict(zip(start_jobs(assess, selected), selected, strict=True))
+        failed: list[Assessment] = []
+        for job in as_completed(tables_by_job):
+            table = tables_by_job[job]
+            remembered, assessment, acknowledgement = job.result()
             if assessment.status == "failed" and acknowledgement is None:
                 failed.append(assessment)
             approval = {}
@@ -180,7 +190,7 @@ def build_health_step(
                 acknowledged=acknowledgement,
             )
             for judgement in judgements:
-                if judgement.name in names:
+                if judgement.name in names_by_table[table.key]:
                     yield judgement.result(table)
         if failed:
             problems = "; ".join(

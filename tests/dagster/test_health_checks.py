@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import dagster as dg
@@ -12,9 +13,9 @@ import pytest
 
 from delta_maintenance.policies import Assessment, assess_table
 from delta_maintenance.policies.definition import Policy
-from delta_maintenance_dagster import DeltaTable, HealthThresholds
+from delta_maintenance_dagster import DeltaTable, HealthThresholds, health_checks
 from delta_maintenance_dagster.health_checks import check_specs, judge
-from tests.support.tables.actions import add, deletion_vector, features, metadata, remove
+from tests.support.tables.actions import add, deletion_vector, features, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder
 
 Load = Callable[..., dg.Definitions]
@@ -166,6 +167,32 @@ def test_a_check_of_a_missing_table_fails(
     assert len(evaluations) == 8
     assert not any(each.passed for each in evaluations)
     assert {each.severity for each in evaluations} == {dg.AssetCheckSeverity.ERROR}
+
+
+def test_a_slow_table_delays_the_checks_of_no_other(
+    table: TableBuilder,
+    load: Load,
+    instance: dg.DagsterInstance,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = TableBuilder(tmp_path / "other")
+    other.commit([protocol(), metadata()])
+    is_other_done = Event()
+    assess_in_turn = health_checks._assess_table
+
+    def assess(storage: Any, assessed: DeltaTable, remembered: Any) -> Assessment:
+        if assessed.policy.uri == other.store.root:
+            is_other_done.set()
+        else:
+            assert is_other_done.wait(60), "the first table holds up the second"
+        return assess_in_turn(storage, assessed, remembered)
+
+    monkeypatch.setattr(health_checks, "_assess_table", assess)
+    definitions = load(tables=[{"uri": table.store.root}, {"uri": other.store.root}])
+    job = definitions.resolve_job_def("delta_maintenance_health")
+    evaluations = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+    assert len({each.asset_key for each in evaluations}) == 2
 
 
 def test_checks_can_be_left_out(table: TableBuilder, load: Load) -> None:
