@@ -5,7 +5,7 @@
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -171,7 +171,8 @@ def build_health_step(
         for key in context.selected_asset_check_keys:
             names_by_table[key.asset_key].add(key.name)
         selected = [table for table in tables if table.key in names_by_table]
-        tables_by_job = dict(zip(start_jobs(assess, selected), selected, strict=True))
+        jobs = start_jobs(assess, selected)
+        tables_by_job: dict[Future[Any], DeltaTable] = dict(zip(jobs, selected, strict=True))
         failed: list[Assessment] = []
         for job in as_completed(tables_by_job):
             table = tables_by_job[job]

@@ -13,7 +13,7 @@ import dagster as dg
 from delta_maintenance import clock
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.documents import divide_facts, markdown_cell, markdown_row
-from delta_maintenance.operations.core.facts import fact_text
+from delta_maintenance.operations.core.facts import fact_text, money_text
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.health.contents import TableContents
@@ -103,7 +103,7 @@ def of_ledger(rows: Sequence[Mapping[str, Any]], prices: Prices | None) -> Metad
     """Returns the newest operations on a table, whoever ran them, and their cost."""
     if not rows:
         return {}
-    money = () if prices is None else (f"cost in {prices.currency}",)
+    money = {} if prices is None else {"cost": prices.currency}
     return {
         "last_operations": _table(
             ("began", "operation", "outcome", "by", "seconds", "deleted", *money),
@@ -113,7 +113,7 @@ def of_ledger(rows: Sequence[Mapping[str, Any]], prices: Prices | None) -> Metad
                     *(row["operation"] or "", row["outcome"], row["done_by"]),
                     f"{row['seconds'] or 0:.1f}",
                     core.size_text(row["bytes_deleted"] or 0),
-                    *(f"{row['cost']:.2g}" for _ in money),
+                    *(money_text(row["cost"], currency) for currency in money.values()),
                 )
                 for row in rows
             ),

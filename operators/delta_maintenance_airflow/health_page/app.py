@@ -30,6 +30,7 @@ from delta_maintenance import clock
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core import registry
+from delta_maintenance.operations.core.facts import money_text
 from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
 from delta_maintenance.operations.core.given_options import replace_flags
 from delta_maintenance.policies.acknowledgements import MOST_REASON
@@ -47,7 +48,7 @@ from delta_maintenance_airflow.health_page.acknowledge import (
     add_acknowledgement,
 )
 from delta_maintenance_airflow.health_page.approvals import Question
-from delta_maintenance_airflow.health_page.charts import charts, money
+from delta_maintenance_airflow.health_page.charts import charts
 from delta_maintenance_airflow.health_page.export import ExportedRows, ExportForm, exported_tables
 from delta_maintenance_airflow.health_page.history import KeptHistory, history_of
 from delta_maintenance_airflow.health_page.history_page import add_history
@@ -378,7 +379,7 @@ def _environment() -> Environment:
         brief=formats.brief,
         ago=formats.ago,
         instant=clock.minute_text,
-        money=money,
+        money=money_text,
         day=formats.day,
         holder=formats.holder,
         short_holder=formats.short_holder,

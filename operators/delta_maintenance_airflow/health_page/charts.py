@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from delta_maintenance import clock
 from delta_maintenance.ledger.trends import DAYS, Trends
+from delta_maintenance.operations.core.facts import money_text
 from delta_maintenance_airflow.health_page import formats
 from delta_maintenance_airflow.health_page.drawing import (
     Chart,
@@ -252,18 +253,13 @@ def trend_charts(
         ),
         _weeks(
             "Cost",
-            f"Requests, received bytes and time by week, in {currency}",
+            "Requests, received bytes and time by week",
             cost,
             first_day,
-            money,
+            lambda value: money_text(value, currency or ""),
         ),
     )
     return tuple(chart for chart in candidates if chart is not None)
-
-
-def money(value: float) -> str:
-    """`1,234.50`, and less than a hundredth with two significant digits."""
-    return f"{value:,.2f}" if value >= 0.01 or not value else f"{value:.2g}"
 
 
 def _count(value: float) -> str:

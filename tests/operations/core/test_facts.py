@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from delta_maintenance.operations.core.facts import fact_text
+from delta_maintenance.operations.core.facts import fact_text, money_text
 from delta_maintenance.quantities import duration_text, parse_interval
 
 
@@ -24,6 +24,20 @@ from delta_maintenance.quantities import duration_text, parse_interval
 )
 def test_durations_have_units(length: timedelta, text: str) -> None:
     assert duration_text(length) == fact_text(length) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0 EUR"),
+        (0.00312, "0.0031 EUR"),
+        (0.5, "0.50 EUR"),
+        (7.125, "7.1 EUR"),
+        (1250, "1,250 EUR"),
+    ],
+)
+def test_money_has_two_significant_digits_and_a_unit(amount: float, text: str) -> None:
+    assert money_text(amount, "EUR") == text
 
 
 def test_properties_accept_the_text_of_a_duration() -> None:

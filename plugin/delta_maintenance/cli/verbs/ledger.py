@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from math import floor, log10
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -13,7 +12,7 @@ from delta_maintenance.cli.output import print_json, print_lines, print_named, s
 from delta_maintenance.cli.policy_tables import PolicyTables, storage_options_of
 from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
-from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.core.facts import count_text, money_text, size_text
 from delta_maintenance.quantities import parse_duration
 
 if TYPE_CHECKING:
@@ -180,9 +179,8 @@ def _print_sums(sums: Sequence[LedgerSum], arguments: argparse.Namespace) -> Non
             f"{total.requests:,}" if total.requests else "",
             f"{total.seconds:,.1f}",
             *(
-                [_money(amount, currency) for amount in (total.cost, total.saves_a_month)]
-                if money
-                else []
+                money_text(amount, currency) if amount and currency else ""
+                for amount, _ in zip((total.cost, total.saves_a_month), money, strict=False)
             ),
         )
         for total in sums
@@ -191,13 +189,6 @@ def _print_sums(sums: Sequence[LedgerSum], arguments: argparse.Namespace) -> Non
     filled = [at for at in range(len(columns)) if not at or any(row[at] for row in rows)]
     show = print_named if sys.stdout.isatty() else print_lines
     show([columns[at] for at in filled], [[row[at] for at in filled] for row in rows])
-
-
-def _money(amount: float | None, currency: str | None) -> str:
-    """Formats an amount with at least two significant digits, such as `0.0031 EUR` or `125 EUR`."""
-    if not amount:
-        return ""
-    return f"{amount:,.{max(0, 1 - floor(log10(amount)))}f} {currency}"
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
+from math import floor, log10
 from typing import Any
 
 from delta_maintenance import clock
@@ -96,6 +97,12 @@ def size_text(size: int) -> str:
         amount, unit = amount / 1024, unit + 1
     number = f"{amount:,.0f}" if abs(amount) >= 99.95 else f"{amount:.1f}".removesuffix(".0")
     return f"{number} {_SIZE_UNITS[unit]}"
+
+
+def money_text(amount: float, currency: str) -> str:
+    """Formats an amount with at least two significant digits, such as `0.0031 EUR` or `125 EUR`."""
+    digits = max(0, 1 - floor(log10(abs(amount)))) if amount else 0
+    return f"{amount:,.{digits}f} {currency}"
 
 
 _SIZE_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
