@@ -94,7 +94,7 @@ conformance: venv ## Write docs/conformance.md anew from the marks on the tests
 
 .PHONY: bench
 bench: venv ## The benchmark: every figure a ratio against a peer in the same run
-	@$(WITH_JAVA) $(PY) -m benchmarks.run
+	@$(WITH_JAVA) $(PY) -m benchmarks.run $(BENCH)
 
 .PHONY: log-store
 log-store: venv ## Build the jar with the log store for Delta Spark from its source

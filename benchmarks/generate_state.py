@@ -1,9 +1,10 @@
-"""Generates a table of many files as a checkpoint of version 0 and small commits after it.
+"""Generates a table of many files as a checkpoint of version 1 and small commits after it.
 
 A log of fifty million adds would take longer to write than all that is measured. So the checkpoint
 is written by the library's own writer from columns that are made up batch by batch, and the commits
 behind it are what a busy table leaves: one new file each, and files of the checkpoint that are
-removed by every tenth. Version 0 exists as a commit with protocol and metadata alone. It is seeded.
+removed by every tenth. As after a clean-up of the log, it begins with the version of
+the checkpoint. It is seeded.
 
 Run it as ``python -m benchmarks.generate_state TABLE --files N [--commits N --removes R ...]``.
 """
@@ -39,6 +40,7 @@ _BATCH = 100_000
 _DAY_MS = 86_400_000
 _TOMBSTONES_PER_FILE = 0.1
 _MOST_PER_SIDECAR = 50_000
+_CHECKPOINT = 1
 _REMOVING_COMMITS = 10
 """Every so manieth commit removes files."""
 _SCHEMA = {
@@ -158,7 +160,11 @@ def generate(table: Path, shape: StateShape, *, now_ms: int) -> int:
     log = table / "_delta_log"
     log.mkdir(parents=True)
     ids = (str(uuid.UUID(int=number)) for number in range(shape.seed << 64, (shape.seed + 1) << 64))
-    (log / f"{0:020}.json").write_text("".join(_beginning(shape, now_ms)))
+    first_commit = log / f"{0:020}.json"
+    first_commit.write_text("".join(_beginning(shape, now_ms)))
+    (log / f"{_CHECKPOINT:020}.json").write_text(
+        _line(_commit_info(_CHECKPOINT, now_ms, shape.seed))
+    )
     snapshot = open_table(str(table)).snapshot()
     actions = int(shape.files * (1 + _TOMBSTONES_PER_FILE))
     spec = CheckpointSpec(
@@ -174,6 +180,8 @@ def generate(table: Path, shape: StateShape, *, now_ms: int) -> int:
         # The writer of classic checkpoints takes what the snapshot holds.
         snapshot.log.scan = lambda **_: engine.batches()  # type: ignore[method-assign]
     write_checkpoint(snapshot, spec, new_id=ids.__next__, engine=engine)
+    # It has none of the files, so it would contradict the checkpoint.
+    first_commit.unlink()
     _write_commits(log, shape, engine.chosen, now_ms)
     return sum(file.stat().st_size for file in log.rglob("*") if file.is_file())
 
@@ -187,15 +195,15 @@ def _write_commits(log: Path, shape: StateShape, chosen: list[pa.Table], now_ms:
     )
     gone = [row for table in chosen for row in table.to_pylist(maps_as_pydicts="strict")]
     removing = max(1, shape.commits // _REMOVING_COMMITS)
-    for version in range(1, shape.commits + 1):
+    for number in range(1, shape.commits + 1):
+        version = _CHECKPOINT + number
         lines = [_commit_info(version, now_ms, shape.seed)]
-        if version % _REMOVING_COMMITS == 0:
-            turn = version // _REMOVING_COMMITS - 1
+        if number % _REMOVING_COMMITS == 0:
+            turn = number // _REMOVING_COMMITS - 1
             lines += [_remove(row, now_ms) for row in gone[turn::removing]]
-        first = (version - 1) * shape.adds_per_commit
+        first = (number - 1) * shape.adds_per_commit
         lines += [{"add": row} for row in new[first : first + shape.adds_per_commit]]
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        (log / f"{version:020}.json").write_text(text)
+        (log / f"{version:020}.json").write_text("".join(map(_line, lines)))
 
 
 def _beginning(shape: StateShape, now_ms: int) -> Iterator[str]:
@@ -213,7 +221,11 @@ def _beginning(shape: StateShape, now_ms: int) -> Iterator[str]:
         {"protocol": protocol},
         {"metaData": metadata},
     ):
-        yield json.dumps(action, separators=(",", ":")) + "\n"
+        yield _line(action)
+
+
+def _line(action: object) -> str:
+    return json.dumps(action, separators=(",", ":")) + "\n"
 
 
 def _commit_info(version: int, now_ms: int, seed: int) -> dict[str, object]:

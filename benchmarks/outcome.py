@@ -33,7 +33,7 @@ class Row:
     name: str
     unit: str
     ours: Sequence[float]
-    peer: Sequence[float] | None
+    peer: Sequence[float] | None = None
     target: str = ""
 
     @property
@@ -49,6 +49,22 @@ class Outcome:
 
     rows: Sequence[Row]
     notes: Sequence[str] = ()
+
+    def to_markdown(self) -> str:
+        """Returns a table with the rows, and the notes."""
+        lines = [
+            "| quantity | ratio | min .. max | target | ours | peer |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in self.rows:
+            ratio, ours = row.ratio, Spread.of(row.ours)
+            compared, peer = " | ", ""
+            if ratio is not None and row.peer is not None:
+                compared = f"{ratio.median:.2f} | {ratio.low:.2f} .. {ratio.high:.2f}"
+                peer = f"{_amount(Spread.of(row.peer).median)} {row.unit}"
+            amount = f"{_amount(ours.median)} {row.unit}"
+            lines.append(f"| {row.name} | {compared} | {row.target} | {amount} | {peer} |")
+        return "\n".join([*lines, "", *(f"- {note}" for note in self.notes)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,3 +117,7 @@ def agreement(what: str, ours: Mapping[str, object], peer: Mapping[str, object])
 
 def airflow_home(settings: Settings) -> dict[str, str]:
     return {"AIRFLOW_HOME": str(settings.work / "airflow")}
+
+
+def _amount(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"

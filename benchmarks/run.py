@@ -1,8 +1,9 @@
 """Runs the benchmark: ``python -m benchmarks.run [FIGURE ...] [options]``.
 
-Prints Markdown tables on stdout and its progress on stderr. A figure whose subject is not there is
-skipped, with the reason. A target is printed, never asserted; the status is 1 only where a
-measured process failed.
+Prints Markdown tables on stdout and its progress on stderr. `--record` also writes them into
+benchmarks/results, from which the documentation makes its tables and plots. A figure whose subject
+is not there is skipped, with the reason. A target is printed, never asserted; the status is 1 only
+where a measured process failed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import platform
 import sys
 import tempfile
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -25,8 +27,9 @@ from benchmarks import (
     spark_rewrite_figures,
     upkeep_figures,
 )
-from benchmarks.measure import ProcessFailed, Spread, compile_modules
-from benchmarks.outcome import Outcome, Settings
+from benchmarks.measure import ProcessFailed, compile_modules
+from benchmarks.outcome import Settings
+from benchmarks.results import RESULTS, Conditions, RecordedFigure
 
 FIGURES = {
     **figures.FIGURES,
@@ -55,12 +58,26 @@ def main() -> int:
         help="of files and appends of figures on Spark, such as 0.1",
     )
     parser.add_argument("--work", type=Path, help="keeps the generated logs for the next run")
+    parser.add_argument(
+        "--record",
+        type=Path,
+        nargs="?",
+        const=RESULTS,
+        metavar="FOLDER",
+        help="write a JSON file for each figure, by default into benchmarks/results",
+    )
     given = parser.parse_args()
     unknown = [name for name in given.figures if name not in FIGURES]
     if unknown:
         parser.error(f"no figure {unknown[0]}: there are {', '.join(FIGURES)}")
 
-    print(_machine(), flush=True)
+    conditions = Conditions(
+        day=datetime.now(UTC).date().isoformat(),
+        machine=_machine(),
+        load=round(os.getloadavg()[0], 1),
+        size=f"{given.commits} commits, {given.adds} adds, {given.removes} removes",
+    )
+    print(conditions.machine, flush=True)
     compile_modules()
     with tempfile.TemporaryDirectory(prefix="delta-benchmark-") as scratch:
         work = (given.work or Path(scratch)).resolve()
@@ -73,10 +90,13 @@ def main() -> int:
             work=work,
             share=given.share,
         )
-        return max([_print_figure(name, settings) for name in given.figures or FIGURES])
+        statuses = [
+            _measure(name, settings, conditions, given.record) for name in given.figures or FIGURES
+        ]
+        return max(statuses)
 
 
-def _print_figure(name: str, settings: Settings) -> int:
+def _measure(name: str, settings: Settings, conditions: Conditions, record: Path | None) -> int:
     figure = FIGURES[name]
     print(f"\n### {figure.title}\n", flush=True)
     reason = figure.missing(settings)
@@ -88,31 +108,12 @@ def _print_figure(name: str, settings: Settings) -> int:
     except ProcessFailed as failure:
         print(f"Failed: {failure}", flush=True)
         return 1
-    _print_outcome(outcome)
+    print(outcome.to_markdown(), flush=True)
+    if record is not None:
+        record.mkdir(parents=True, exist_ok=True)
+        document = RecordedFigure(title=figure.title, conditions=conditions, outcome=outcome)
+        (record / f"{name}.json").write_text(document.to_json())
     return 0
-
-
-def _print_outcome(outcome: Outcome) -> None:
-    print("| quantity | ratio | min .. max | target | ours | peer |")
-    print("|---|---|---|---|---|---|")
-    for row in outcome.rows:
-        ratio, ours = row.ratio, Spread.of(row.ours)
-        compared, peer = "", ""
-        if ratio is not None and row.peer is not None:
-            compared = f"{ratio.median:.2f} | {ratio.low:.2f} .. {ratio.high:.2f}"
-            peer = f"{_amount(Spread.of(row.peer).median)} {row.unit}"
-        print(
-            f"| {row.name} | {compared or ' | '} | {row.target} "
-            f"| {_amount(ours.median)} {row.unit} | {peer} |"
-        )
-    print()
-    for note in outcome.notes:
-        print(f"- {note}")
-    sys.stdout.flush()
-
-
-def _amount(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def _machine() -> str:

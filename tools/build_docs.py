@@ -15,11 +15,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-from docs_site import command_line, markdown_site, pages
-
 ROOT = Path(__file__).resolve().parent.parent
-# Some parts of pages are made from what the tests play.
+# Some parts of pages are made from what tests and benchmarks play.
 sys.path.append(str(ROOT))
+from docs_site import benchmarks, command_line, markdown_site, pages  # noqa: E402
+
 CONFIGURATION = ROOT / "zensical.toml"
 BUILD = ROOT / "build" / "docs"
 
@@ -44,6 +44,8 @@ def main() -> int:
     for name in pages.assets():
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / "docs" / name, sources / name)
+    for name, plot in benchmarks.plots():
+        (sources / name).write_bytes(plot)
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--clean"]
     built = subprocess.run(command, cwd=BUILD, capture_output=True, text=True)
     if built.returncode:

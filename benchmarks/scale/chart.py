@@ -1,26 +1,18 @@
-"""Draws the results of the series: ``python -m benchmarks.scale.chart [FOLDER]``.
-
-Writes one SVG per quantity, on logarithmic axes, into `docs/images`, and prints the results as a
-Markdown table.
-"""
+"""Plots and tables of results. `tools/docs_site` draws them when the site is built."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-import pygal
-from pygal.style import Style
+if TYPE_CHECKING:
+    import pygal
 
-from benchmarks.scale.__main__ import RESULTS
-
-_IMAGES = Path(__file__).parents[2] / "docs" / "images"
-_QUANTITIES = {
+RESULTS = Path(__file__).with_name("results.json")
+QUANTITIES = {
     "cpu_seconds": ("scale-time", "Processor time in seconds"),
     "peak_mb": ("scale-memory", "Peak memory in MB"),
     "read_mb": ("scale-read", "Bytes read in MB"),
@@ -45,17 +37,15 @@ _COLOURS = (
 )
 
 
-def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
+def draw(rows: Sequence[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     """The chart of one quantity, with a line for each engine and step that has results."""
-    style = Style(background="white", plot_background="white", colors=_COLOURS)
+    import pygal
+
     chart = pygal.XY(
-        width=940,
+        **_looks(f"{title}, by files of the table"),
         height=620,
         margin_bottom=50,
         margin_right=70,
-        style=style,
-        title=f"{title}, by files of the table",
-        js=[],
         logarithmic=True,
         dots_size=4,
         legend_at_bottom=True,
@@ -77,6 +67,36 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
         if points:
             style_of_line = {"width": 2, "dasharray": "2, 4" if engine != "ours" else "0"}
             chart.add(name, sorted(points), stroke_style=style_of_line)
+    return _svg(chart)
+
+
+def draw_ratios(ratios: Sequence[tuple[str, float]]) -> bytes:
+    """A chart with a bar for each name: below 1, ours took less than its peer."""
+    import pygal
+
+    chart = pygal.HorizontalBar(
+        **_looks("Ours divided by the peer: less than 1 is less time or memory"),
+        height=140 + 22 * len(ratios),
+        show_legend=False,
+        print_values=True,
+        print_values_position="top",
+    )
+    chart.uuid = "ratios"
+    chart.value_formatter = lambda value: f"{value:.2f}"
+    chart.x_labels = [name for name, _ in reversed(ratios)]
+    colours = (_COLOURS[0], _COLOURS[6])
+    chart.add("", [{"value": v, "color": colours[v > 1]} for _, v in reversed(ratios)])
+    return _svg(chart)
+
+
+def _looks(title: str) -> dict[str, Any]:
+    from pygal.style import Style
+
+    style = Style(background="white", plot_background="white", colors=_COLOURS)
+    return {"width": 940, "style": style, "title": title, "js": []}
+
+
+def _svg(chart: pygal.Graph) -> bytes:
     tree = chart.render_tree()
     for parent in tree.iter():
         # The settings of a script that is left out.
@@ -85,7 +105,7 @@ def draw(rows: list[Mapping[str, Any]], quantity: str, title: str) -> bytes:
     return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
 
 
-def table(rows: list[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The results as Markdown: processor time, memory, and requests where they were counted."""
     sizes = sorted({row["files"] for row in rows})
     headings = [f"{size / 1e6:,.3g} million files" for size in sizes]
@@ -105,14 +125,3 @@ def _cell(row: Mapping[str, Any]) -> str:
     cell = f"{row['cpu_seconds']:.2f} s, {row['peak_mb']:,.0f} MB, "
     cell += f"{row['read_mb']:,.0f} MB read, {row['written_mb']:,.0f} MB written"
     return f"{cell}, {row['requests']:,.0f} requests" if "requests" in row else cell
-
-
-def main(folder: Path = _IMAGES) -> None:
-    rows = json.loads(RESULTS.read_text())
-    print(table(rows))
-    for quantity, (name, title) in _QUANTITIES.items():
-        (folder / f"{name}.svg").write_bytes(draw(rows, quantity, title))
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))

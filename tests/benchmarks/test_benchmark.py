@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from delta_maintenance import DeltaTable as DeltaMaintenanceTable
 from delta_maintenance.table.data.parquet import footer_reader, guarded_reading
 from delta_maintenance.table.read import actions_file
 
@@ -150,6 +152,30 @@ def test_pairs_alternate(measure: ModuleType) -> None:
     measure.run_pairs(lambda: side("A"), lambda: side("B"), runs=3, label="")
 
     assert order == ["A", "B"] * 3
+
+
+def test_a_generated_checkpoint_is_not_contradicted_by_its_log(tmp_path: Path) -> None:
+    shape = ("--files", "200", "--commits", "20", "--removes", "4")
+    argv = [sys.executable, "-m", "benchmarks.generate_state", str(tmp_path / "table"), *shape]
+    subprocess.run(argv, cwd=ROOT, check=True, capture_output=True)
+    result = DeltaMaintenanceTable(str(tmp_path / "table")).checkpoint(kind="v2-json")
+    assert result.num_files == 200 + 20 - 4
+
+
+def test_each_figure_is_explained_and_recorded_ones_can_be_read_again(tmp_path: Path) -> None:
+    from benchmarks import results, run
+    from benchmarks.outcome import Outcome, Row
+
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    assert set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE)) == set(run.FIGURES)
+    recorded = results.RecordedFigure(
+        title="A figure",
+        conditions=results.Conditions(day="2026-11-29", machine="2 cores", load=0.5, size=""),
+        outcome=Outcome(rows=[Row(name="wall time", unit="s", ours=[1.0], peer=[2.0])], notes=[]),
+    )
+    (tmp_path / "open.json").write_text(recorded.to_json())
+    assert results.read(tmp_path) == {"open": recorded}
+    assert set(results.read()) <= set(run.FIGURES)
 
 
 def test_an_unknown_figure_is_refused() -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from docs_site import (
+    benchmarks,
     command_line,
     dagster_classes,
     exit_statuses,
@@ -33,6 +34,8 @@ PARTS: Mapping[str, Callable[[str], str]] = {
     "airflow-classes": operators.announced,
     "airflow-configuration": operators.configuration,
     "airflow-connection": operators.connection,
+    "benchmark-figures": benchmarks.figures,
+    "benchmark-scale": benchmarks.scale,
     "cli-options": command_line.options,
     "cli-verbs": command_line.verbs,
     "clients": table_protocol.clients,
@@ -179,9 +182,11 @@ def _linked(text: str, *, source: str, places: Mapping[str, Place]) -> str:
             fragment = place.fragment(anchor.removeprefix("#"))
             page = posixpath.relpath(place.page, here) if place.page != places[source].page else ""
             return f"{image}[{label}]({page or ('' if fragment else target)}{fragment})"
+        asset = path.removeprefix("docs/")
+        if asset in benchmarks.names():
+            return f"{image}[{label}]({posixpath.relpath(asset, here)})"
         if not (ROOT / path).exists():
             raise PageError(f"{source}: the link to {target} leads nowhere")
-        asset = path.removeprefix("docs/")
         if path != asset and asset not in _NOT_ON_THE_SITE and (ROOT / path).is_file():
             return f"{image}[{label}]({posixpath.relpath(asset, here)}{anchor})"
         return label if label.strip("`") == path else f"{label} (`{path}`)"
