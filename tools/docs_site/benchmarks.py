@@ -21,6 +21,8 @@ BUSY_LOAD = 1.0
 
 def figures(_: str) -> str:
     """One table with the quantities of every recorded figure."""
+    if not results.read():
+        return "No figure has been recorded for this version.\n"
     rows = [
         (code(name), row.name, *_numbers(row), recorded.conditions.day + _mark(recorded))
         for name, recorded in results.read().items()
