@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,10 +69,12 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 def test_without_a_terminal_what_waits_is_shown_and_nothing_happens(cli: Any, lake: Lake) -> None:
     outcome = cli("approve", lake.policy)
     assert (outcome.status, outcome.err) == (0, "")
-    header, first, second, hint = outcome.out.splitlines()
-    assert header.split() == ["plan", "deletes", "bytes", "why", "held"]
-    assert first.split()[:8] == ["1", "vacuum", "of", "a", "1", "file", "1", "B"]
-    assert "vacuum of b" in second and hint == "apply them with --yes"
+    blocks = outcome.out.split("\n    ")
+    assert re.fullmatch(r" 1  vacuum of a, 1 file, 1 B, oldest \d{4}-\d\d-\d\d", blocks[0])
+    assert blocks[1].startswith("due: no run of vacuum is recorded, and the policy asks for one")
+    assert "needs these" in outcome.out and "\n 2  vacuum of b, 1 file" in outcome.out
+    assert outcome.out.endswith("apply them with --yes, or one with --plan and its ID\n")
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
     assert lake.dead == ["a", "b"]
     named = cli("approve", lake.policy, "b")
     assert "vacuum of b" in named.out and "vacuum of a" not in named.out
@@ -99,6 +102,19 @@ def test_the_answer_applies_to_the_chosen_plans(
     assert ("of files were deleted" in outcome.out) == (left != ["a", "b"])
     waiting = cli("approve", lake.policy, "--state", lake.state, "--json").document
     assert [plan["name"] for plan in waiting] == left
+
+
+def test_plans_of_an_earlier_list_are_approved_by_their_ids(cli: Any, lake: Lake) -> None:
+    words = (lake.policy, "--state", lake.state)
+    cli("run", *words)
+    of_a, of_b = (plan["id"] for plan in cli("approve", *words, "--json").document)
+    assert "vacuum of b, 1 file, 1 B, oldest 2" in (text := cli("approve", *words).out)
+    assert of_a in text and of_b in text
+    assert cli("approve", *words, "--plan", of_b).status == 0
+    assert lake.dead == ["a"]
+    gone = cli("approve", *words, "--plan", of_a, "--plan", of_b)
+    assert (gone.status, gone.err.count("\n")) == (2, 1) and f"no plan {of_b} waits" in gone.err
+    assert lake.dead == ["a"]
 
 
 def test_the_result_names_who_approved(cli: Any, lake: Lake) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -160,95 +158,6 @@ def test_run_with_an_approval_and_a_state_leaves_nothing_due(
     assert seen.status == 0 and "nothing to do" in seen.out
     again = cli("run", *words, "--approve", "vacuum", "--json").document[0]
     assert again["status"] == "nothing-due" and len(again["last_runs"]) == 2
-
-
-def test_approved_plans_in_a_file_run_as_they_were_shown(
-    cli: Any, config: Path, lake: Path, tmp_path: Path
-) -> None:
-    words, file = (config, "--table", "orders", "--table", "raw/events"), tmp_path / "plans.json"
-    shown = cli("run", *words, "--dry-run", "--json").document
-    # The approver removes the plans that are not approved, here those of the second table.
-    file.write_text(json.dumps(shown[:1]))
-    ran = cli("run", *words, "--approve-from", file, "--json")
-    outcomes = {
-        each["name"]: {one["operation"]: one["status"] for one in each["outcomes"]}
-        for each in ran.document
-    }
-    assert ran.status == 0
-    assert outcomes["orders"]["vacuum"] == "done"
-    assert outcomes["raw/events"]["vacuum"] == "needs-approval"
-    assert not (lake / "orders/0.parquet").exists() and (lake / "raw/events/0.parquet").exists()
-
-    file.write_text(json.dumps(ran.document[1:]))
-    forgotten = lake / "raw/events/forgotten.parquet"
-    shutil.copy2(lake / "raw/events/0.parquet", forgotten)
-    moved = cli("run", *words, "--approve-from", file)
-    assert moved.status == 3 and "the table has changed" in moved.err and forgotten.exists()
-
-
-def test_an_approved_plan_follows_its_table_and_not_the_name(
-    cli: Any, config: Path, lake: Path, tmp_path: Path
-) -> None:
-    file, words = tmp_path / "plans.json", (config, "--table", "orders")
-    file.write_text(json.dumps(cli("run", *words, "--dry-run", "--json").document))
-    text, unneeded = config.read_text(), ("orders/0.parquet", "raw/events/0.parquet")
-    # The name now has the address of another table, and the address is not in the policy.
-    config.write_text(text.replace("LAKE}/orders", "LAKE}/raw/events").replace("- {pattern", "#"))
-    swapped = cli("run", *words, "--approve-from", file)
-    assert (swapped.status, swapped.err.count("\n")) == (3, 1)
-    assert f"the approved plan is for another table, {lake}/orders" in swapped.err
-    assert all((lake / path).exists() for path in unneeded)
-    foreign = cli("run", config, "--table", "orders", "--approve-from", write_other_name(file))
-    assert (foreign.status, foreign.err.count("\n")) == (2, 1)
-    assert "its plans are for another, which are no tables of this run" in foreign.err
-    # The table has another name, and the same address.
-    config.write_text(text.replace("name: orders", "name: sales"))
-    renamed = cli("run", config, "--table", "sales", "--approve-from", file)
-    assert renamed.status == 0, renamed.err
-    assert [(lake / path).exists() for path in unneeded] == [False, True]
-
-
-def write_other_name(file: Path) -> Path:
-    """Writes a copy of the plans for a table that no policy has."""
-    (result,) = json.loads(file.read_text())
-    for outcome in result["outcomes"]:
-        outcome["result"]["table"] = "/nowhere/another"
-    other = file.with_name("other.json")
-    other.write_text(json.dumps([{**result, "name": "another"}]))
-    return other
-
-
-@pytest.mark.parametrize(
-    ("spoiled", "said"),
-    [
-        ({"result": {}}, "orders: "),
-        ({"result": {"table": 7}}, "orders: "),
-        ({"operation": "unknown"}, "unknown operation 'unknown'"),
-        ({"started_at": "yesterday"}, "started_at"),
-        ({"options": 7}, "options"),
-    ],
-)
-def test_an_edited_plan_is_named_in_one_line(
-    cli: Any, config: Path, lake: Path, tmp_path: Path, spoiled: dict[str, Any], said: str
-) -> None:
-    file, words = tmp_path / "plans.json", (config, "--table", "orders")
-    (result,) = cli("run", *words, "--dry-run", "--json").document
-    result["outcomes"] = [{**result["outcomes"][-1], **spoiled}]
-    file.write_text(json.dumps([result]))
-    ran = cli("run", *words, "--approve-from", file)
-    assert (ran.status, ran.err.count("\n")) == (2, 1)
-    assert "plans.json: no plans can be approved from this file" in ran.err and said in ran.err
-    assert (lake / "orders/0.parquet").exists()
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '[{"name": "orders"}]', "[" * 99_999])
-def test_a_file_without_plans_approves_nothing(
-    cli: Any, config: Path, tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "plans.json").write_text(text)
-    outcome = cli("run", config, "--approve-from", tmp_path / "plans.json")
-    assert (outcome.status, outcome.err.count("\n")) == (2, 1)
-    assert "plans.json: no plans can be approved from this file" in outcome.err
 
 
 def test_only_the_state_remembers_a_vacuum_without_a_commit(

@@ -34,8 +34,6 @@ from delta_maintenance.policies.models import OperationOutcome, RunResult
 
 PLAN_LIFE = timedelta(hours=24)
 """The time for which a plan is shown before the operation is planned again."""
-APPROVE_IT = "approve it, as the policy requires"
-"""What to do about a plan that waits, at the end of its reason."""
 _EXAMPLES = ("samples",)
 """Fields of groups that are left out: the samples of files are arbitrary."""
 _UNBOUND = ("engine", "auto_spark_bytes", "auto_spark_files", "workers")
@@ -114,10 +112,6 @@ class ApprovedPlan(Record):
         if self.held and has_field(options, "holders"):
             changes["holders"] = options.holders.as_planned(self.held)  # type: ignore[attr-defined]
         return as_of(replace(options, **changes), self.planned_at)
-
-    def is_for(self, table: str) -> bool:
-        """Returns whether the plan is for the table at an address."""
-        return _absolute(table) == self.table
 
     def same_as(self, other: ApprovedPlan) -> bool:
         """Whether two plans bind the same, whenever they were made."""
@@ -282,6 +276,8 @@ class PendingPlan(Record):
     bytes: int = 0
     share: float | None = None
     """The share of the examined files; None if a share is not meaningful."""
+    oldest: Instant | None = None
+    """When the first of the files was modified; None if the plan does not tell."""
     commits: int = 0
     """Commits that would be made."""
     due_since: Instant
@@ -408,9 +404,10 @@ def plan_to_approve(
         name=name,
         uri=uri,
         plan=approved,
-        reason=outcome.reason.removesuffix(f"; {APPROVE_IT}"),
+        reason=outcome.reason,
         files=amounts.deleted_files,
         bytes=amounts.deleted_bytes,
+        oldest=amounts.oldest,
         share=amounts.deleted_files / amounts.looked_at if amounts.looked_at else None,
         commits=amounts.commits,
         due_since=outcome.started_at if due_since is None else due_since,

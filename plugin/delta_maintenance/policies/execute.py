@@ -21,7 +21,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
-from delta_maintenance.policies.approval import APPROVE_IT, ApprovedPlan
+from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -269,9 +269,7 @@ class _Request:
 
     def for_approval(self, commits_made: int) -> OperationOutcome:
         """Returns the plan, unless it exceeds a limit or changes nothing."""
-        waiting = replace(
-            self.blank, status="needs-approval", reason=f"{self.due.reason}; {APPROVE_IT}"
-        )
+        waiting = replace(self.blank, status="needs-approval")
         prepared = None if self.due.engine == "spark" else self._prepare_with_clones(plan_only=True)
         if prepared is None:
             waiting = replace(waiting, engine="spark")

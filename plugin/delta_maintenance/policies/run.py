@@ -25,7 +25,7 @@ from delta_maintenance.errors import (
     RefusedError,
 )
 from delta_maintenance.operations.core.registry import known
-from delta_maintenance.policies.approval import APPROVE_IT, NO_APPROVALS, Approvals
+from delta_maintenance.policies.approval import NO_APPROVALS, Approvals
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table, failed_assessment
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import (
@@ -198,7 +198,7 @@ class _Run:
         blank = OperationOutcome(
             operation=due.operation,
             status="needs-approval",
-            reason=f"{due.reason}; {APPROVE_IT}",
+            reason=due.reason,
             started_at=now,
             engine=due.engine,
         )

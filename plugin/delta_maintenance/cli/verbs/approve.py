@@ -9,14 +9,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_spark
-from delta_maintenance.cli.output import ProgressLine, print_json, print_lines, warn
+from delta_maintenance.cli.output import ProgressLine, print_json, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb, user_name
 from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.cli.verbs.run import TableWork, run_on_tables
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.facts import count_text, size_text
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import RunResult
 
+_INDENT = " " * 4
 _QUESTION = "Apply them? Type yes, no, or the numbers of some, such as 1,3 [no]: "
 
 
@@ -35,10 +39,10 @@ def add_parser(verbs: Verbs) -> None:
         summary="show the plans that wait for approval, and apply some",
         description=(
             "Show the plans that wait for an approval on the tables of a policy, ask which of them "
-            "to\napply, and apply these exactly as shown: a plan that the table has outgrown is "
-            "refused. With\n--state, the plans are those that runs have shown within the last day, "
-            "also runs of Airflow;\nother tables are planned now. Without a terminal, --yes "
-            "approves all of them."
+            "to apply, and apply these exactly as shown: a plan that the table has outgrown is "
+            "refused. With --state, the plans are those that runs have shown within the last day, "
+            "also runs of Airflow; other tables are planned now. Without a terminal, --plan "
+            "approves a plan of an earlier list, and --yes all that wait."
         ),
         json_help="print what waits as one JSON document, a list, and with --yes the RunResults",
         example="approve delta_maintenance.yaml sales/orders --state state/",
@@ -51,6 +55,13 @@ def add_parser(verbs: Verbs) -> None:
     )
     parser.add_argument(
         "--yes", action="store_true", help="approve all plans that wait, without a question"
+    )
+    parser.add_argument(
+        "--plan",
+        dest="ids",
+        metavar="ID",
+        action="append",
+        help="with --state, approve the plan that an earlier list shows with this ID; repeatable",
     )
     parser.add_argument(
         "--reasons", action="store_true", help="a line for each operation, with its reason"
@@ -75,12 +86,15 @@ def run(arguments: argparse.Namespace) -> int:
     status = report_failures(
         (result.name, result.uri, result.problem, result.exit_status) for result in failed
     )
-    if arguments.json and not arguments.yes:
-        print_json([plan.to_json() for plan in plans])
+    answers = arguments.yes or arguments.ids is not None
+    if arguments.json and not answers:
+        print_json([{"id": plan.id, **plan.to_json()} for plan in plans])
         return status
+    if arguments.ids is not None:
+        plans = _with_ids(plans, arguments.ids)
     if not arguments.json:
-        _print(plans)
-    approved = plans if arguments.yes else _ask(plans)
+        _print(plans, with_ids=arguments.state is not None)
+    approved = plans if answers else _ask(plans)
     tables.tables = [table for table in tables.tables if _plans_for(table, approved)]
     if not tables.tables:
         if arguments.json:
@@ -140,22 +154,29 @@ def _waiting_plans(
     return plans, result
 
 
-def _print(plans: Sequence[PendingPlan]) -> None:
+def _print(plans: Sequence[PendingPlan], *, with_ids: bool) -> None:
     if not plans:
         print("no plan waits for an approval")
-        return
-    rows = [
-        (
-            number,
-            plan.label,
-            count_text(plan.files, "file"),
-            size_text(plan.bytes),
-            plan.reason,
-            ", ".join(map(str, plan.held)),
+    for number, plan in enumerate(plans, start=1):
+        since = None if plan.oldest is None else f"oldest {plan.oldest:%Y-%m-%d}"
+        amounts = (count_text(plan.files, "file"), size_text(plan.bytes), since)
+        described = (plan.label, *(amounts if plan.files else ()), plan.id if with_ids else None)
+        print(f"{number:>2}  {', '.join(filter(None, described))}")
+        evidence = [f"due: {plan.reason}", *plan.facts.get("reason", ())]
+        evidence += [f"held by {held_files}" for held_files in plan.held]
+        for line in evidence:
+            print(fill(printable(line), initial_indent=_INDENT, subsequent_indent=_INDENT))
+
+
+def _with_ids(plans: Sequence[PendingPlan], ids: Sequence[str]) -> list[PendingPlan]:
+    chosen = [plan for plan in plans if plan.id in ids]
+    unknown = [*dict.fromkeys(ids).keys() - {plan.id for plan in chosen}]
+    if unknown:
+        raise InvalidRequestError(
+            f"no plan {', '.join(sorted(unknown))} waits: it was applied or planned again",
+            remedy="list the plans that wait with approve, and give the ID of one",
         )
-        for number, plan in enumerate(plans, start=1)
-    ]
-    print_lines(("", "plan", "deletes", "bytes", "why", "held"), rows)
+    return chosen
 
 
 def _ask(plans: Sequence[PendingPlan]) -> Sequence[PendingPlan]:
@@ -163,7 +184,7 @@ def _ask(plans: Sequence[PendingPlan]) -> Sequence[PendingPlan]:
     if not plans:
         return ()
     if not is_interactive():
-        print("apply them with --yes")
+        print("apply them with --yes, or one with --plan and its ID")
         return ()
     with suppress(EOFError):
         while answer := input(_QUESTION).strip().lower():

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
 from delta_maintenance import clock
-from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_spark, open_table
+from delta_maintenance.cli.arguments import Verbs, add_spark, open_table
 from delta_maintenance.cli.output import ProgressLine, print_json, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb, user_name
 from delta_maintenance.cli.run_report import print_results, report_failures
@@ -27,13 +25,7 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
-    from delta_maintenance.policies.models import (
-        AssessedOperation,
-        Assessment,
-        LastRun,
-        OperationOutcome,
-        RunResult,
-    )
+    from delta_maintenance.policies.models import AssessedOperation, Assessment, LastRun, RunResult
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -68,7 +60,14 @@ def add_parser(verbs: Verbs) -> None:
     writers.add_argument(
         "--quiet", metavar="DURATION", help="with --all-due, the quiet window of a table on S3"
     )
-    add_approvals(parser)
+    parser.add_argument(
+        "--approve",
+        metavar="OPERATION",
+        action="append",
+        default=[],
+        choices=[record.name for record in policy_operations()],
+        help="approve this operation, whatever its plan; repeatable",
+    )
     parser.add_argument(
         "--reasons", action="store_true", help="a line for each operation, with its reason"
     )
@@ -84,19 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     from delta_maintenance.policies.approval import Approvals
     from delta_maintenance.policies.run import run as run_policy
 
-    file = arguments.approve_from
-    plans_by_name = read_plans(file)
     tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
-    plans = plans_by_table(plans_by_name, tables.tables, file=file)
-
-    def runner(table: PolicyTable) -> Callable[..., RunResult]:
-        approvals = Approvals(
-            operations=arguments.approve, plans=plans.get(table.name, ()), by=user_name()
-        )
-        return partial(run_policy, approvals=approvals, plan_only=arguments.dry_run)
-
-    status = run_on_tables(tables, arguments, runner)
+    approvals = Approvals(operations=arguments.approve, by=user_name())
+    run_table = partial(run_policy, approvals=approvals, plan_only=arguments.dry_run)
+    status = run_on_tables(tables, arguments, lambda _: run_table)
     if arguments.state is None and not arguments.json:
         print("a vacuum or an fsck without a commit is not known to later runs; give them --state")
     return status
@@ -248,104 +239,3 @@ def _result_of_unlisted(pattern: Assessment) -> RunResult:
     from delta_maintenance.policies.run import result_of_failure
 
     return result_of_failure(pattern)
-
-
-_MOST_BYTES = 256 << 20
-"""The maximum size of a file with plans; a table takes some kilobytes."""
-
-
-def add_approvals(parser: ArgumentParser) -> None:
-    """Adds the options to a verb."""
-    parser.add_argument(
-        "--approve",
-        metavar="OPERATION",
-        action="append",
-        default=[],
-        choices=[record.name for record in policy_operations()],
-        help="approve this operation, whatever its plan; repeatable",
-    )
-    parser.add_argument(
-        "--approve-from",
-        metavar="FILE",
-        help="approve the plans in this file, each for its table, its options and its effect: the "
-        "output of --json, without the plans that are not approved",
-    )
-
-
-NamedPlans = Mapping[str, Sequence["ApprovedPlan"]]
-"""Plans by the name of their table."""
-
-
-def read_plans(file: str | None) -> NamedPlans:
-    """Reads the plans of `--approve-from`.
-
-    `InvalidRequestError` names the file if it is not a list of RunResults with plans.
-    """
-    from delta_maintenance.policies.approval import ApprovedPlan
-
-    plans_by_table: dict[str, list[ApprovedPlan]] = {}
-    for result in _results(file) if file is not None else ():
-        try:
-            plans = [ApprovedPlan.of(outcome) for outcome in result.outcomes if _has_plan(outcome)]
-        except InvalidRequestError as error:
-            raise _wrong(str(file), f"{result.name}: {error.problem}") from None
-        plans_by_table.setdefault(result.name, []).extend(plans)
-    return plans_by_table
-
-
-def plans_by_table(
-    plans: NamedPlans, tables: Sequence[PolicyTable], *, file: str | None
-) -> NamedPlans:
-    """Returns the plans for the tables of a run, by the name that each table has now.
-
-    A plan for none of their addresses goes to the table of the same name, whose run states the
-    difference. `InvalidRequestError` if no plan is for any of the tables.
-    """
-    plans_by_name: dict[str, list[ApprovedPlan]] = {}
-    for name, approved_plans in plans.items():
-        for plan in approved_plans:
-            at = [table.name for table in tables if plan.is_for(table.uri)]
-            for table in at or [table.name for table in tables if table.name == name]:
-                plans_by_name.setdefault(table, []).append(plan)
-    if any(plans.values()) and not plans_by_name:
-        names = ", ".join([*plans][:3])
-        raise _wrong(str(file), f"its plans are for {names}, which are no tables of this run")
-    return plans_by_name
-
-
-def _has_plan(outcome: OperationOutcome) -> bool:
-    return outcome.status in ("needs-approval", "planned") and outcome.result is not None
-
-
-def _results(file: str) -> list[RunResult]:
-    from delta_maintenance.policies.models import RunResult
-
-    try:
-        if os.stat(file).st_size > _MOST_BYTES:
-            raise _wrong(file, f"it is longer than {_MOST_BYTES:,} bytes")
-        with open(file, "rb") as opened:
-            values = json.load(opened)
-    except OSError as error:
-        raise _wrong(file, f"it cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError):
-        raise _wrong(file, "it is not JSON") from None
-    if not isinstance(values, list):
-        raise _wrong(file, "it is not a list")
-    try:
-        return [_read(RunResult, value) for value in values]
-    except InvalidRequestError as error:
-        raise _wrong(file, error.problem) from None
-
-
-def _read(kind: type[RunResult], value: Any) -> RunResult:
-    # The plans of a dry run are in the outcomes; the assessments are long and not needed.
-    short = {**value, "before": None, "after": None} if isinstance(value, dict) else value
-    return kind.from_json(short)
-
-
-def _wrong(file: str, problem: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"no plans can be approved from this file: {problem[:300]}",
-        file=file,
-        remedy="give what `delta-maintenance run CONFIG --dry-run --json` printed",
-    )

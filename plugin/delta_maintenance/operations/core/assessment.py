@@ -207,7 +207,8 @@ def since(
     be due.
     """
     if last is None:
-        return f"no run of {name} is recorded", None
+        interval = duration_text(every)
+        return f"no run of {name} is recorded, and the policy asks for one every {interval}", None
     if last - now > SKEW:
         return f"the last {name} is recorded for {clock.text(last)}, which is yet to come", None
     if now - last >= every:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial, reduce
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
@@ -72,6 +72,8 @@ class Amounts:
     deleted_bytes: int = 0
     looked_at: int | None = None
     """The total of which the deleted files are a share; None if a share has no meaning."""
+    oldest: datetime | None = None
+    """When the first of the deleted files was modified, if known."""
 
 
 def _is_for_spark(plan: Any) -> bool:

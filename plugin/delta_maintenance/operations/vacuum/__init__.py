@@ -200,6 +200,8 @@ class VacuumPlan(Plan):
     """A digest of the paths of these files, by which an approval covers exactly these files."""
     groups: tuple[DeadGroup, ...]
     kept: tuple[KeptGroup, ...]
+    oldest: Instant | None = None
+    """When the first of the files was modified; None if the listing does not tell."""
     folders: tuple[DeadFolder, ...] = ()
     """The folders with the most bytes to delete; empty if Spark finds the files."""
     held: tuple[HeldBack, ...] = ()
@@ -309,6 +311,7 @@ def planned_amounts(plan: VacuumPlan) -> Amounts:
         deleted_files=plan.files,
         deleted_bytes=plan.bytes,
         looked_at=plan.files + plan.live_files,
+        oldest=plan.oldest,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import numpy as np
 import numpy.typing as npt
@@ -129,6 +130,10 @@ class DeadFiles:
                 found.append(ReasonTally(reason, files.num_rows, size, tuple(pairs)))
         return tuple(found)
 
+    def oldest(self) -> datetime | None:
+        """When the first of the files was modified; None if the listing does not tell."""
+        return _instant(pc.min(self.files["modified_ms"]).as_py())
+
     def largest_folders(self) -> tuple[DeadFolder, ...]:
         """The folders with the most bytes to delete."""
         folder = pc.replace_substring_regex(self.files["path"], r"(^|/)[^/]*$", "")
@@ -140,12 +145,8 @@ class DeadFiles:
                 folder=row["folder"],
                 count=row["path_count"],
                 bytes=row["size_sum"] or 0,
-                oldest=None
-                if row["modified_ms_min"] is None
-                else clock.instant(row["modified_ms_min"]),
-                newest=None
-                if row["modified_ms_max"] is None
-                else clock.instant(row["modified_ms_max"]),
+                oldest=_instant(row["modified_ms_min"]),
+                newest=_instant(row["modified_ms_max"]),
             )
             for row in grouped.slice(0, _FOLDERS).to_pylist()
         )
@@ -154,6 +155,10 @@ class DeadFiles:
         """Counts files that are kept."""
         if count:
             self.kept[why] = self.kept.get(why, 0) + count
+
+
+def _instant(millis: int | None) -> datetime | None:
+    return None if millis is None else clock.instant(millis)
 
 
 def list_folder(store: Store, rules: VisibilityRules) -> list[pa.Table]:

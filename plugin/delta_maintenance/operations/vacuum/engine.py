@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
@@ -80,6 +81,8 @@ class Found:
     live_bytes: int
     ageless_tombstones: int
     """The number of tombstones that protect their files because their age is unknown."""
+    oldest: datetime | None = None
+    """When the first of the files to delete was modified, if the engine knows."""
     folders: tuple[DeadFolder, ...] = ()
     """The folders with the most bytes to delete, if the engine counts them."""
     batches: Callable[[], Iterator[pa.Table]]
@@ -138,6 +141,7 @@ class LocalVacuum:
             live_files=references.num_live,
             live_bytes=references.live_bytes,
             ageless_tombstones=references.ageless_tombstones,
+            oldest=dead.oldest(),
             folders=dead.largest_folders(),
             batches=lambda: iter([dead.files]),
             first_of=partial(first_covered, dead.files),

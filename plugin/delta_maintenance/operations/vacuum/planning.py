@@ -400,6 +400,7 @@ class _SurveyRun:
             paths_digest=dead.paths_digest,
             groups=tuple(_group(tally) for tally in dead.tallies),
             kept=tuple(KeptGroup(why=why, count=n) for why, n in sorted(dead.kept.items()) if n),
+            oldest=dead.oldest,
             folders=dead.folders,
             held=self._held(dead),
             archived=tuple(
