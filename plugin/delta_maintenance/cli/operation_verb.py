@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from delta_maintenance.address import Access
     from delta_maintenance.operations.core.context import FileListing
-    from delta_maintenance.operations.core.given_options import read_value, require_use_of_quiet
 from delta_maintenance.operations.core.outcome import Conclusion
 
 _LINES_AT_ONCE = 1024
@@ -264,18 +263,18 @@ def _example(record: AnyOperation) -> str:
     for field in flag_fields(record.options):
         if field.is_required or field.flag.example is not None:
             value = field.flag.example or (field.choices or (_settings(field)["metavar"],))[0]
-            words += [_name(field), value]
+            words += [field.spelling, value]
     return shlex.join([*words, *([] if record.effects.only_reads else ["--dry-run"])])
 
 
 def add_flags(parser: ArgumentParser, record: AnyOperation) -> None:
     """Adds a flag for each field that has one; omitted values are None."""
     fields = [*flag_fields(record.options)]
-    names = {field.name: _name(field) for field in fields}
+    names = {field.name: field.spelling for field in fields}
     for field in fields:
         group: Group = "common" if field.is_required else field.flag.group
         action = parser.group(group).add_argument(
-            _name(field),
+            field.spelling,
             dest=field.name,
             required=field.is_required and not field.flag.positional,
             help=_help(field, names),
@@ -297,12 +296,6 @@ def read_flags(arguments: argparse.Namespace, options: type[Record]) -> Any:
     read = options(**values).validated()
     require_use_of_quiet(read)
     return read
-
-
-def _name(field: FlagField) -> str:
-    if field.flag.name is not None:
-        return field.flag.name
-    return f"--{field.name.replace('_', '-')}"
 
 
 def _help(field: FlagField, names: Mapping[str, str]) -> str:
@@ -366,7 +359,7 @@ def _value(field: FlagField, value: Any) -> Any:
         mapping = dict(value)
         if len(mapping) < len(value):
             raise InvalidRequestError(
-                f"a name is set twice by {_name(field)}", remedy="give it one value"
+                f"a name is set twice by {field.spelling}", remedy="give it one value"
             )
         return mapping
-    return read_value(field, value, name=_name(field))
+    return read_value(field, value, name=field.spelling)

@@ -7,7 +7,8 @@ writes it, and a test compares them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from inspect import Parameter, Signature
@@ -70,21 +71,33 @@ def operation_method(record: AnyOperation) -> Callable[..., Any]:
         except TypeError as error:
             problem = _with_suggestion(str(error), kwargs, signature)
             raise TypeError(f"{method.__name__}() {problem}") from None
-        values = {
-            name: read_value(flags[name], arguments[name], name=name)
-            for name in flags
-            if name in arguments
-        }
         settings = {name: arguments.get(name) for name in ("dry_run", "version", "report")}
-        options = record.options(**values).validated()
-        require_use_of_quiet(options)
-        return _run(self, record, options, **settings)
+        with _naming_options(record):
+            values = {
+                name: read_value(flags[name], arguments[name], name=name)
+                for name in flags
+                if name in arguments
+            }
+            options = record.options(**values).validated()
+            require_use_of_quiet(options)
+            return _run(self, record, options, **settings)
 
     method.__name__ = _method_name(record.name)
     method.__qualname__ = f"DeltaTable.{method.__name__}"
     method.__doc__ = _docstring(record, flags.values())
     method.__signature__ = signature  # type: ignore[attr-defined]
     return method
+
+
+@contextmanager
+def _naming_options(record: AnyOperation) -> Iterator[None]:
+    """Replaces the flags in errors of the block by names of options."""
+    try:
+        yield
+    except DeltaMaintenanceError as error:
+        error.problem = replace_flags(error.problem, record.name)
+        error.remedy = error.remedy and replace_flags(error.remedy, record.name)
+        raise
 
 
 def annotation(field: FlagField) -> str:
@@ -209,8 +222,6 @@ def _run(
                 operation_run.document = prepared.apply()
             return operation_run.document
         except DeltaMaintenanceError as error:
-            error.problem = replace_flags(error.problem)
-            error.remedy = error.remedy and replace_flags(error.remedy)
             raise error.locate(table=table.uri) from error.__cause__
         finally:
             if time is not None and (seconds := time.seconds):

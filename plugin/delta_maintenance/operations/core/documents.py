@@ -14,6 +14,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from delta_maintenance.operations.core.facts import Facts, Grid, fact_text, shown
+from delta_maintenance.operations.core.given_options import replace_flags
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, operations
 
@@ -297,7 +298,10 @@ class Document(Shown, Record):
         return f"table {self.table}, version {self.version}: {outcome}"
 
     def facts(self) -> Facts:
-        return _record_of(self).facts(self)
+        """The facts, with the names of options instead of flags of the command line."""
+        record = _record_of(self)
+        facts: Facts = _with_option_names(record.facts(self), record.name)
+        return facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +328,22 @@ class Result(Document):
     if TYPE_CHECKING:
         status: str
         """The operation's own status; see `OperationRecord.outcomes`."""
+
+
+def _with_option_names(value: Any, operation: str) -> Any:
+    """Returns facts, or a value of one, with the names of options instead of flags."""
+    if isinstance(value, str):
+        return replace_flags(value, operation)
+    if isinstance(value, tuple | list):
+        return [_with_option_names(item, operation) for item in value]
+    if isinstance(value, Mapping):
+        return {
+            replace_flags(name, operation): _with_option_names(item, operation)
+            for name, item in value.items()
+        }
+    if isinstance(value, Grid):
+        return Grid(value.columns, _with_option_names(value.rows, operation))
+    return value
 
 
 def _record_of(document: Any) -> AnyOperation:

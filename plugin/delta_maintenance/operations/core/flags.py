@@ -92,6 +92,11 @@ class FlagField:
     """The bounds of a number."""
 
     @property
+    def spelling(self) -> str:
+        """The flag on the command line, such as `--older-than`."""
+        return self.flag.name or f"--{self.name.replace('_', '-')}"
+
+    @property
     def least(self) -> int | None:
         """The minimum of a number."""
         return None if self.bounds is None else self.bounds.least

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime, timedelta
+from functools import cache, partial
 from typing import Any
 
 from delta_maintenance.errors import InvalidRequestError, closest
 from delta_maintenance.operations.core.flags import FlagField, flag_fields
 from delta_maintenance.operations.core.record import Record
-from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation
+from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, operations
 from delta_maintenance.quantities import parse_duration, parse_instant, parse_size
 
 
@@ -102,22 +103,50 @@ _FLAGS = re.compile(
     r"(?P<word>\b[a-z-]+ )?(?<![^\s(`])"
     r"(?P<flags>(?:--[a-z][a-z0-9-]*(?![\w./])[ ,]*)+)"
 )
-_FLAG_NAME = re.compile(r"--([a-z][a-z0-9-]*)")
+_FLAG = re.compile(r"--[a-z][a-z0-9-]*")
+_VERB = re.compile(r"[a-z]+(?:-[a-z]+)*")
 
 
-def replace_flags(message: str) -> str:
+def replace_flags(message: str, operation: str | None = None) -> str:
     """Replaces flags of the command line in a message by names of options, for all other surfaces.
 
-    `run fsck --repair` becomes `run fsck with the option repair`.
+    `run fsck --repair` becomes `run fsck with the option repair`. A flag is that of the last
+    operation before it that has such a flag, or else that of `operation`, which the message is
+    about, or else that of all operations if they agree.
     """
-    return _FLAGS.sub(_option_names, message)
+    return _FLAGS.sub(partial(_option_names, operation=operation), message)
 
 
-def _option_names(match: re.Match[str]) -> str:
-    names = [name.replace("-", "_") for name in _FLAG_NAME.findall(match["flags"])]
+def _option_names(match: re.Match[str], operation: str | None) -> str:
+    verbs = [operation, *_VERB.findall(match.string[: match.start("flags")])]
+    names = [_option_name(flag, verbs) for flag in _FLAG.findall(match["flags"])]
     kind = "option" if len(names) == 1 else "options"
     after = match["flags"][len(match["flags"].rstrip(" ,")) :]
     word = match["word"] or ""
     verb = word.rstrip()
     before = f"{word}with " if "-" in verb or verb in BUILT_IN else word
     return f"{before}the {kind} {', '.join(names)}{after}"
+
+
+def _option_name(flag: str, verbs: Sequence[str | None]) -> str:
+    names = _names_by_flag().get(flag, {})
+    verb = next((verb for verb in reversed(verbs) if verb in names), None)
+    if verb is not None:
+        return names[verb]
+    # `--version` of verbs that take one is no option of an operation.
+    shared = set(names.values()) if flag not in _COMMON else ()
+    return next(iter(shared)) if len(shared) == 1 else flag[2:].replace("-", "_")
+
+
+_COMMON = ("--version",)
+"""Flags that also belong to verbs whose Options have no such field."""
+
+
+@cache
+def _names_by_flag() -> Mapping[str, Mapping[str, str]]:
+    """Returns the names of options by their flags and operations."""
+    names: dict[str, dict[str, str]] = {}
+    for record in operations():
+        for field in flag_fields(record.options):
+            names.setdefault(field.spelling, {})[record.name] = field.name
+    return names
