@@ -333,6 +333,12 @@ def _refusal(
     refused = {refusal.operation: refusal.problem for refusal in context.health.refused}
     problem = next((refused[needed] for needed in record.requires if needed in refused), None)
     problem = problem or record.is_held_by(context.last_runs.values())
+    if problem is None and record.requires:
+        # Repairs require nothing: they are for such versions.
+        try:
+            context.snapshot.require_agreement()
+        except CorruptTableError as error:
+            return _problem_and_remedy(error)
     if problem is None and options is not None and record.may_commit_on_s3(options):
         try:
             require_declared_writers(context.snapshot.table, context.rules)

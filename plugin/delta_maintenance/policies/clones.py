@@ -385,9 +385,9 @@ class PolicyClones:
                 f", and {len(new_problems) - _NAMED} more" if len(new_problems) > _NAMED else ""
             )
             _logger.warning(
-                "%s%s could not be examined for shallow clones: nothing shows that they need files "
-                "of other tables, so vacuums do not wait for them; with clones: {unreadable: "
-                "block} in the defaults of the policy they do",
+                "%s%s could not be examined for shallow clones: vacuums of other tables run "
+                "nevertheless, because no record says that these tables need their files; set "
+                "clones: {unreadable: block} in the defaults of the policy to stop them",
                 ", ".join(new_problems[:_NAMED]),
                 others_text,
             )

@@ -103,7 +103,7 @@ class PastRun(Record):
 
 def gain_texts(runs: Sequence[PastRun], *, now: datetime) -> tuple[str, ...]:
     """What runs on tables brought, as clauses for people; empty if they brought nothing."""
-    counted = [run.data_files for run in runs if run.data_files is not None]
+    counted = [count for run in runs if (count := run.data_files) is not None and count.less > 0]
     files, files_after = (
         sum(count.before for count in counted),
         sum(count.after for count in counted),
@@ -112,7 +112,7 @@ def gain_texts(runs: Sequence[PastRun], *, now: datetime) -> tuple[str, ...]:
     spared = sum(run.spared_bytes for run in runs)
     opening = "opening the table" if len(runs) == 1 else "opening the tables"
     clauses = (
-        f"{files:,} data files became {files_after:,}" if files_after < files else None,
+        f"{files:,} data files became {files_after:,}" if counted else None,
         f"{size_text(freed)} of files were deleted" if freed else None,
         f"{opening} takes {size_text(spared)} less" if spared else None,
     )

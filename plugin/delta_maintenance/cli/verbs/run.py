@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     run_table = partial(run_policy, approvals=approvals, plan_only=arguments.dry_run)
     status = run_on_tables(tables, arguments, lambda _: run_table)
     if arguments.state is None and not arguments.json:
-        print("a vacuum or an fsck without a commit is not known to later runs; give them --state")
+        print("without --state, later runs do not know of a vacuum or fsck that left no commit")
     return status
 
 

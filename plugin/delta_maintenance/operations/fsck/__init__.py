@@ -270,7 +270,7 @@ def conclusion(document: FsckPlan | FsckResult, outcome: Outcome) -> Conclusion:
     counts = ", ".join(f"{c.count} {c.kind}" for c in document.counts if c.severity == "corrupt")
     # Findings are ordered by severity. Documents of other writers may have only their numbers.
     first_finding = next(iter(document.findings), None)
-    others = "; the other findings have theirs" if document.num_corrupt > 1 else ""
+    others = "; each of the other findings names its own remedy" if document.num_corrupt > 1 else ""
     return Conclusion(
         outcome=outcome,
         problem=f"{count_text(document.num_corrupt, 'finding')} of corruption: {counts}",

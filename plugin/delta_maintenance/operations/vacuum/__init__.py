@@ -275,6 +275,8 @@ def plan_facts(plan: VacuumPlan) -> Facts:
         facts[group.reason] = f"{count_text(group.count, 'file')} ({size_text(group.bytes)})"
     for folder in plan.folders:
         facts[f"in {folder.folder or 'the folder of the table'}"] = str(folder)
+    if plan.folders and (others := plan.files - sum(folder.count for folder in plan.folders)):
+        facts["in other folders"] = count_text(others, "file")
     facts["empty directories"] = plan.directories or None
     facts["archived"] = [
         f"{count_text(archived_files.count, 'file')} ({size_text(archived_files.bytes)}) in "
@@ -356,7 +358,10 @@ RECORD = OperationRecord(
         "the table refers to, if they are older than the retention themselves. The log is read "
         "again before every few thousand deletions."
     ),
-    prints="Prints the result; --dry-run prints the exact list of files and the reasons.",
+    prints=(
+        "Prints the result; --dry-run prints the plan with the number of files for each reason "
+        "and folder, and with --json or --report the exact list of files."
+    ),
     options=VacuumOptions,
     plan=VacuumPlan,
     result=VacuumResult,

@@ -387,7 +387,9 @@ def require_no_missing(
         for path, location in batch:
             if path not in there and location not in there:
                 raise CorruptTableError(
-                    f"a file of the table is missing, one of {len(missing)} that were not listed",
+                    "a live file is missing"
+                    if len(missing) == 1
+                    else f"a live file is missing; {len(missing):,} live files were not listed",
                     file=path,
                     remedy="find the cause with fsck, and restore the file; to vacuum "
                     "nevertheless, give --ignore-missing-files",

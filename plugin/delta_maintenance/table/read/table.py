@@ -490,4 +490,6 @@ _UNASKED_CATALOG = (
 
 
 def _passed_over(file: str | None, problem: str) -> str:
+    if problem.startswith(f"{file} is "):
+        return f"skipped {file}, which{problem.removeprefix(str(file))}"
     return f"skipped {file}: {problem}"
