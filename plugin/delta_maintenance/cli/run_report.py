@@ -84,30 +84,36 @@ def _text(result: RunResult) -> str:
 
 
 def _outcome_text(outcome: OperationOutcome) -> str:
-    planned, done = outcome.amounts
-    amounts = planned if outcome.status in ("needs-approval", "planned") else done
-    details = []
-    before, after = outcome.before, outcome.after
-    if before and after and after.files < before.files:
-        details.append(f"{count_text(before.files, 'file')} became {after.files:,}")
-    if amounts.deleted_files:
-        files = count_text(amounts.deleted_files, "file")
-        details.append(f"{files}, {size_text(amounts.deleted_bytes)}")
+    if outcome.reports_corruption:
+        return f"{outcome.operation} reports corruption"
     status = {"done": "", "needs-approval": "needs approval"}.get(outcome.status, outcome.status)
     name = f"{outcome.operation} {status}".rstrip()
-    return f"{name} ({', '.join(details)})" if details else name
+    details = ", ".join(_details(outcome))
+    return f"{name} ({details})" if details else name
+
+
+def _details(outcome: OperationOutcome) -> Iterator[str]:
+    """How many files there were before and after, and how many are deleted."""
+    planned, done = outcome.amounts
+    amounts = planned if outcome.status in ("needs-approval", "planned") else done
+    before, after = outcome.before, outcome.after
+    if before and after and after.files < before.files:
+        yield f"{count_text(before.files, 'file')} became {after.files:,}"
+    if amounts.deleted_files:
+        yield f"{count_text(amounts.deleted_files, 'file')}, {size_text(amounts.deleted_bytes)}"
 
 
 def _blocked_lines(results: Sequence[RunResult]) -> Iterator[str]:
-    """One line for each operation and cause that blocks it."""
-    causes: dict[tuple[str, str], list[str]] = {}
+    """One line for each cause that blocks operations, with their names."""
+    blocked: dict[str, dict[tuple[str, str], None]] = {}
     for result in results:
         for operation in _blocked(result):
             cause = operation.reason.rpartition(", but ")[2]
-            causes.setdefault((operation.operation, cause), []).append(result.name)
-    for (name, cause), tables in causes.items():
+            blocked.setdefault(cause, {})[result.name, operation.operation] = None
+    for cause, pairs in blocked.items():
+        tables, operations = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
         where = tables[0] if len(tables) == 1 else f"{len(tables):,} tables, such as {tables[0]}"
-        yield f"{name} is blocked on {where}: {cause}"
+        yield f"blocked on {where}: {', '.join(operations)}: {cause}"
 
 
 def _blocked(result: RunResult) -> Sequence[AssessedOperation]:
@@ -127,13 +133,14 @@ def _rows(
     result: RunResult, acknowledged: Mapping[str, Acknowledgement]
 ) -> Iterator[tuple[object, ...]]:
     for number, outcome in enumerate(result.outcomes):
+        # A problem has a line of its own below the table.
+        reason = "" if outcome.reason == result.problem else outcome.reason
         yield (
             result.name if number == 0 else "",
             outcome.operation,
-            outcome.status.replace("-", " "),
+            _NOTHING if outcome.is_idle else outcome.status.replace("-", " "),
             f"{outcome.seconds:.1f}",
-            # A problem has a line of its own below the table.
-            "" if outcome.reason == result.problem else outcome.reason,
+            "; ".join(filter(None, (*_details(outcome), reason))),
         )
     if not result.outcomes:
         yield result.name, "", _status(result, acknowledged), "", ""

@@ -114,13 +114,16 @@ class OperationOutcome(Record):
         return record.takes == "table" and self.amounts[1] == Amounts()
 
     @property
-    def plan_is_corrupt(self) -> bool:
-        """Whether the outcome is a plan that reports a damaged table."""
+    def reports_corruption(self) -> bool:
+        """Whether the operation examined the table, and its plan or result reports damage."""
         record = known(self.operation)
-        if record is None or self.result is None or self.status != "planned":
+        if record is None or self.result is None or self.status not in ("planned", "failed"):
             return False
-        plan = record.plan.from_json(self.result)
-        return record.conclusion_of_plan(plan).outcome is Outcome.CORRUPT
+        if self.status == "planned":
+            conclusion = record.conclusion_of_plan(record.plan.from_json(self.result))
+        else:
+            conclusion = record.conclusion(record.result.from_json(self.result))
+        return conclusion.outcome is Outcome.CORRUPT
 
     @property
     def amounts(self) -> tuple[Amounts, Amounts]:

@@ -157,7 +157,8 @@ class _Run:
             was = TableState.of(latest.health)
             outcome = replace(self._outcome(due, started), before=was)
             self.outcomes.append(outcome)
-            if outcome.status == "stopped" or outcome.plan_is_corrupt:
+            planned_repair = outcome.status == "planned" and outcome.reports_corruption
+            if outcome.status == "stopped" or planned_repair:
                 break
             if outcome.status not in ("planned", "needs-approval"):
                 latest = self._assess(latest)

@@ -109,7 +109,8 @@ def _column(snapshot: Snapshot, options: ExpireOptions) -> Column:
         version=snapshot.version,
         remedy=f"name a column of dates or timestamps: {names}"
         if possible
-        else "the table has no column of dates or timestamps; name one of integers, with its unit",
+        else "name a column of integers, with its unit, or delete the old rows with the engine "
+        "that writes the table: it has no column of dates or timestamps",
     )
 
 

@@ -387,9 +387,8 @@ def require_no_missing(
         for path, location in batch:
             if path not in there and location not in there:
                 raise CorruptTableError(
-                    "a live file is missing"
-                    if len(missing) == 1
-                    else f"a live file is missing; {len(missing):,} live files were not listed",
+                    "a file of the table is missing"
+                    + (f"; {len(missing):,} were not listed" if len(missing) > 1 else ""),
                     file=path,
                     remedy="find the cause with fsck, and restore the file; to vacuum "
                     "nevertheless, give --ignore-missing-files",
