@@ -117,7 +117,8 @@ def _blocked_lines(results: Sequence[RunResult]) -> Iterator[str]:
 
 
 def _blocked(result: RunResult) -> Sequence[AssessedOperation]:
-    operations = result.before.operations if result.before is not None else ()
+    assessment = result.newest_assessment
+    operations = assessment.operations if assessment is not None else ()
     return [operation for operation in operations if operation.status == "blocked"]
 
 

@@ -51,6 +51,17 @@ def test_everything_that_is_due_on_one_table_is_done_once_it_is_approved(
     assert open_table(str(root)).snapshot().counts.num_files == 1
 
 
+def test_a_run_names_no_operation_as_blocked_that_it_has_run(cli: Any, root: Path) -> None:
+    state = root.parent / "s"
+    lost = root / "part-00001-c000.snappy.parquet"
+    content = lost.read_bytes()
+    lost.unlink()
+    assert cli("run", "--all-due", root, "--state", state).status == 5
+    lost.write_bytes(content)
+    repaired = cli("run", "--all-due", root, "--state", state)
+    assert "optimize" in repaired.out and "blocked" not in repaired.out
+
+
 def test_a_run_is_for_a_policy_or_for_one_table(cli: Any, root: Path) -> None:
     for words in ([], ["policy.yaml", "--all-due", root]):
         outcome = cli("run", *words)

@@ -90,6 +90,16 @@ def test_a_table_is_held_back_until_fsck_finds_no_corruption() -> None:
     assert statuses(done) == {"vacuum": "done"}
 
 
+def test_an_assessment_announces_no_change_of_a_version_that_its_log_contradicts() -> None:
+    table = neglected()
+    wrong(table)
+    assessed = run_on(table, asked(**DEFAULTS, approval=["fsck"]), plan_only=True).before
+    assert assessed is not None
+    statuses = {each.operation: each.status for each in assessed.operations}
+    assert statuses["fsck"] == "due"
+    assert (statuses["clean-log"], statuses["vacuum"]) == ("blocked", "blocked")
+
+
 @pytest.mark.parametrize("name", WRITING)
 def test_no_caller_writes_to_a_table_that_is_held_back(name: str) -> None:
     table = neglected()
