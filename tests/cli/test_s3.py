@@ -48,6 +48,21 @@ def test_credentials_of_the_environment_are_enough(
         assert cli("history", folder).err.rstrip().endswith(told)
 
 
+def test_a_prefix_without_objects_is_no_such_folder(cli: Any, server: S3Server, table: str) -> None:
+    options = [
+        word
+        for pair in server.storage_options.items()
+        for word in ("--storage-option", "=".join(pair))
+    ]
+    for verb in ("inspect", "vacuum", "fsck"):
+        absent = cli(verb, f"{table}-of-2020", *options)
+        assert absent.status == 2 and "there is no such folder; check the address" in absent.err
+    open_store(f"{table}-of-2020", server.storage_options).put("part.parquet", b"x")
+    for verb in ("inspect", "vacuum", "fsck"):
+        no_log = cli(verb, f"{table}-of-2020", *options)
+        assert no_log.status == 5 and "_delta_log is missing or empty" in no_log.err
+
+
 def test_a_folder_of_very_many_objects_is_searched_in_its_first_pages_only() -> None:
     def pages() -> Iterator[pa.Table]:
         yield tree_of([f"a/_delta_log/{0:020}.json"], EntryKind.FILE)

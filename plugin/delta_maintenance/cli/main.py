@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import get_args
 
 from delta_maintenance import __version__
-from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.cli import operation_verb
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, locate_table
 from delta_maintenance.cli.output import logging_to_stderr, say, say_traceback
@@ -138,16 +137,15 @@ def _with_remedy_near(
     error: NotADeltaTableError, arguments: argparse.Namespace
 ) -> DeltaMaintenanceError:
     """Returns the error with an address near the given one as its remedy. It is the caller's if
-    the given folder does not exist.
+    nothing is at the given address.
     """
     if arguments.table is None:
         return error
-    from delta_maintenance.policies.tree_search import remedy_near
+    from delta_maintenance.policies.tree_search import holds_nothing, remedy_near
 
-    error.remedy = remedy_near(arguments.table, dict(arguments.storage_options)) or error.remedy
-    address = Address.parse(arguments.table)
-    is_local = address.kind is StoreKind.LOCAL and arguments.catalog_name is None
-    if is_local and not os.path.exists(address.path):
+    options = dict(arguments.storage_options)
+    error.remedy = remedy_near(arguments.table, options) or error.remedy
+    if arguments.catalog_name is None and holds_nothing(arguments.table, options):
         return InvalidRequestError("there is no such folder", remedy=error.remedy)
     return error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
@@ -9,7 +10,7 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, StoreKind
 from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.storage import Store, open_store
 from delta_maintenance.storage.core.listing import EntryKind
@@ -131,6 +132,21 @@ def remedy_near(address: str, storage_options: Mapping[str, str]) -> str | None:
     except DeltaMaintenanceError:
         # The error that led here stays the one that is shown.
         return None
+
+
+def holds_nothing(address: str, storage_options: Mapping[str, str]) -> bool:
+    """Whether nothing is at an address: no folder on this machine, nothing below it elsewhere.
+
+    False if the store cannot tell.
+    """
+    parsed = Address.parse(address)
+    if parsed.kind is StoreKind.LOCAL:
+        return not os.path.exists(parsed.path)
+    try:
+        batches = open_store(address, storage_options).list_tree()
+        return not any(batch.num_rows for batch in batches)
+    except DeltaMaintenanceError:
+        return False
 
 
 def _within(address: Address, storage_options: Mapping[str, str]) -> str | None:
