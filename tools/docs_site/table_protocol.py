@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from delta_maintenance.protocol.changes.client_support import CLIENTS, Client
+from delta_maintenance.protocol.changes.client_support import CLIENTS
 from delta_maintenance.protocol.changes.property_rules import RULES
 from delta_maintenance.protocol.features.properties import _PROPERTIES, TableProperties
 from delta_maintenance.protocol.features.registry import FEATURES, FeatureKind, Operation
@@ -41,34 +41,37 @@ def features(_: str) -> str:
 FAMILIES = ("Delta Spark", "Databricks Runtime")
 """Clients of which the library knows several releases, the oldest first."""
 
+ARROW = ", to_pyarrow_table and to_pandas"
+"""How delta-rs reads through Arrow data sets; it writes in one way."""
 
-def clients(access: str) -> str:
-    """The clients that read, or that write, tables with each feature that any of them supports."""
-    others = [client for client in CLIENTS if not client.name.startswith(FAMILIES)]
+
+def clients(_: str) -> str:
+    """The clients that read and that write tables with each feature that any of them supports."""
     rows = []
     for feature in sorted(FEATURES, key=lambda feature: feature.name.lower()):
-        supporters = [client for client in CLIENTS if feature.name in _features(client, access)]
-        if not supporters or (access == "reads" and feature.kind is FeatureKind.WRITER):
-            continue
-        since = [_first_release(family, supporters) for family in FAMILIES]
-        marks = [_mark(client, feature.name, access) for client in others]
-        rows.append((code(feature.name), *since, *marks))
-    return table(("table feature", *FAMILIES, *(client.name for client in others)), rows)
+        readers = [client.name for client in CLIENTS if feature.name in client.reads]
+        writers = [
+            client.name
+            for client in CLIENTS
+            if feature.name in client.writes and not client.name.endswith(ARROW)
+        ]
+        if readers or writers:
+            is_writer_feature = feature.kind is FeatureKind.WRITER
+            read_by = "all" if is_writer_feature else _first_releases(readers)
+            rows.append((code(feature.name), read_by, _first_releases(writers)))
+    return table(("table feature", "read by", "written by"), rows)
 
 
-def _features(client: Client, access: str) -> frozenset[str]:
-    return client.reads if access == "reads" else client.writes
-
-
-def _first_release(family: str, supporters: list[Client]) -> str:
-    releases = [client.name for client in supporters if client.name.startswith(family)]
-    return releases[0].removeprefix(family).split(" to ")[0].strip() if releases else "not known"
-
-
-def _mark(client: Client, feature: str, access: str) -> str:
-    if feature in _features(client, access):
-        return "yes"
-    return "not known" if feature in client.unknown else "no"
+def _first_releases(names: list[str]) -> str:
+    """The clients, of which those with several releases are named once, by the oldest."""
+    families: dict[str, str] = {}
+    for name in names:
+        family = next((family for family in FAMILIES if name.startswith(family)), name)
+        release = name.removesuffix(ARROW).split(" to ")[0].split(" (")[0]
+        families.setdefault(
+            family, release + (" (Arrow data sets)" if name.endswith(ARROW) else "")
+        )
+    return "; ".join(families.values())
 
 
 def _default(value: Any) -> str:
