@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from delta_maintenance.clock import epoch_millis
-from delta_maintenance.operations import checkpoint, compact_log
+from delta_maintenance.operations import checkpoint, compact_log, health
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.policies import NewestSnapshots
 from delta_maintenance.policies.execute import RunEnvironment
@@ -84,6 +84,18 @@ def test_an_operation_on_demand_looks_at_the_table_as_often_as_a_run(replayed: l
     result = run_operation(table.open(), asked(), "checkpoint", environment=environment)
     assert result.status == "done" and replayed == [44]
     assert most_read(store) == 2
+
+
+def test_the_assessment_after_a_compaction_counts_what_a_new_reader_opens() -> None:
+    table, _ = begun()
+    result = run_on(table, asked(compact_log={"commits_per_file": 2}))
+    assert [outcome.operation for outcome in result.outcomes] == ["compact-log"]
+    before, after = result.before, result.after
+    assert before is not None and before.health is not None
+    assert after is not None and after.health is not None
+    fresh = health.measure(table.open().snapshot(), now=NOW)
+    assert after.health.files_to_open == fresh.files_to_open < before.health.files_to_open
+    assert after.health.bytes_to_open == fresh.bytes_to_open
 
 
 def listings(store: CountingStore) -> int:

@@ -55,6 +55,7 @@ class NewestSnapshots:
         self.table = table
         self.sums = SumMemory()
         self._last: Snapshot | None = None
+        self._reopen = False
 
     def table_id(self) -> str | None:
         """Returns the ID in the table's metadata when it was last opened; an empty one for a
@@ -77,8 +78,16 @@ class NewestSnapshots:
     def newest(self) -> Snapshot:
         """Opens the newest version. Raises the errors of `Table.snapshot`."""
         before = self._last
+        if self._reopen:
+            before, self._reopen = None, False
         self._last = self.table.snapshot() if before is None else self.table.forward(before)
         return self._last
+
+    def reopen(self) -> None:
+        """Lets `newest` open the table like a new reader, which uses log compactions of versions
+        that were opened before them.
+        """
+        self._reopen = True
 
     def to_plan(self) -> Snapshot:
         """Opens the newest version for a plan: on the checkpoint that a new reader would use.

@@ -458,6 +458,8 @@ class _Request:
     def _outcome_of_result(self, outcome: OperationOutcome, result: Any) -> OperationOutcome:
         """Returns the outcome of a Result."""
         conclusion = self.record.conclusion(result)
+        if self.record.effects.adds_files:
+            self.context.snapshots.reopen()
         return replace(
             outcome,
             status=STATUSES[conclusion.outcome],
