@@ -173,8 +173,8 @@ RECORD = OperationRecord(
         "constraint, nothing is committed, and the files with the most violations are listed."
     ),
     prints=(
-        "--dry-run shows what would be read, and the clients that would lose access. set- "
-        "properties --unset delta.constraints.NAME removes a constraint."
+        "--dry-run shows what would be read, and the clients that would lose access. "
+        "set-properties --unset delta.constraints.NAME removes a constraint."
     ),
     options=AddConstraintOptions,
     plan=AddConstraintPlan,
