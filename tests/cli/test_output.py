@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delta_maintenance import clock
-from delta_maintenance.cli.output import ProgressLine, print_fields, print_named
+from delta_maintenance.cli.output import ProgressLine, print_fields, print_named, print_table
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.facts import count_text, size_text
 
@@ -90,6 +90,21 @@ def test_long_names_have_lines_of_their_own_on_a_narrow_terminal(
     monkeypatch.setattr(sys, "stdout", terminal := Terminal())
     print_named(("table", "operation", "why"), rows[2:])
     assert "[b]short" not in terminal.getvalue().splitlines(), "it fits beside its columns"
+
+
+def test_a_path_is_the_last_column_and_unbroken_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path, columns = f"day=2026-08-01/part-{'0' * 80}.parquet", ("kind", "problem", "path")
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    print_table(columns, [("log-gap", "the file is missing " * 6, path)])
+    lines = terminal.getvalue().splitlines()
+    assert lines[-1].strip() == path
+    assert all(len(line) <= 80 for line in lines[:-1])
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    print_table(columns, [("log-gap", "missing", "a.parquet")])
+    assert "a.parquet" in next(line for line in terminal.getvalue().splitlines() if "gap" in line)
 
 
 def test_progress_of_long_work_is_a_line_now_and_then_where_there_is_no_terminal(

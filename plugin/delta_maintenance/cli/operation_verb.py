@@ -36,6 +36,7 @@ from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
 from delta_maintenance.operations.core.context import RunContext, options_for
 from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.facts import size_text
 from delta_maintenance.operations.core.flags import FlagField, Group, flag_fields, has_field
 from delta_maintenance.operations.core.given_options import read_value, require_use_of_quiet
 from delta_maintenance.operations.core.outcome import Outcome
@@ -226,10 +227,12 @@ def _for_job(options: Any, plan: Any) -> Any:
 
 
 def _print_lines(lines: Iterable[str]) -> None:
-    lines = iter(lines)
+    lines, is_terminal = iter(lines), sys.stdout.isatty()
     while chunk := [*islice(lines, _LINES_AT_ONCE)]:
         if not all(map(str.isascii, chunk)):
             chunk = [_printable_line(line) for line in chunk]
+        if is_terminal:
+            chunk = [*map(_aligned_line, chunk)]
         chunk.append("")
         sys.stdout.write("\n".join(chunk))
 
@@ -238,6 +241,12 @@ def _printable_line(line: str) -> str:
     # Tabs are separators, and names of files may contain any character.
     cells = (cell if cell.isascii() else printable(cell) for cell in line.split("\t", 2))
     return "\t".join(cells)
+
+
+def _aligned_line(line: str) -> str:
+    """Returns a line of a list of files for a terminal: the size, the reason and the path."""
+    size, reason, path = line.split("\t", 2)
+    return f"{size_text(int(size)) if size else '':>10}  {reason:<17}  {path}"
 
 
 def _print_document(document: dict[str, Any], listing: FileListing | None) -> None:

@@ -34,6 +34,7 @@ from delta_maintenance.redaction import redact
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
+    from rich.table import Table
 
     from delta_maintenance.table.progress import Unit
 
@@ -72,8 +73,27 @@ def print_facts(title: str, facts: Facts) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Prints a table with a header, for people."""
-    _console().print(drawn_table(columns, rows))
+    """Prints a table with a header, for people.
+
+    On a terminal that is too narrow, a path in the last column has a line of its own: it is not
+    broken.
+    """
+    console, rows = _console(), [*rows]
+    table = drawn_table(columns, rows)
+    if columns[-1] != "path" or _fits(console, table):
+        console.print(table)
+        return
+    by_path = [(path, *others) for *others, path in rows]
+    for path, other_columns in named_parts(("path", *columns[:-1]), by_path):
+        console.print(other_columns)
+        console.print(f"      {cell_text(path)}", soft_wrap=True)
+
+
+def _fits(console: Console, table: Table) -> bool:
+    """Whether no text of a table needs to be wrapped; lines of a file or a pipe have no end."""
+    unbounded = console.options.update(width=sys.maxsize)
+    needed = console.measure(table, options=unbounded).maximum
+    return not sys.stdout.isatty() or needed <= console.width
 
 
 def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -89,9 +109,7 @@ def print_named(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """
     console, rows = _console(), [*rows]
     table = drawn_table(columns, rows)
-    unbounded = console.options.update(width=sys.maxsize)
-    needed = console.measure(table, options=unbounded).maximum
-    if not sys.stdout.isatty() or needed <= console.width:
+    if _fits(console, table):
         console.print(table)
         return
     for name, columns_of_part in named_parts(columns, rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,15 @@ def test_real_tables_list_the_expected_files_at_every_version(
             assert found[key]["size"] == row["size"]
             assert found[key]["partition_values"] == row.get("partition_values", {})
             assert found[key]["base_row_id"] == row.get("baseRowId")
+
+
+def test_a_terminal_shows_size_rows_and_the_unbroken_path(
+    cli: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped = cli("files", table)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    head, *rows = cli("files", table).out.splitlines()
+    assert head.split() == ["size", "rows", "path"]
+    assert sorted(row.split()[-1] for row in rows) == ["a", "b", "c"]
+    assert {row.index(row.split()[-1]) for row in rows} == {head.index("path")}
+    assert cli("files", table, "--json").lines == piped.lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,9 @@ def table(tmp_path: Path) -> Folder:
     return made
 
 
-def test_a_dry_run_prints_every_file_with_size_and_reason(cli: Any, table: Folder) -> None:
+def test_a_dry_run_prints_every_file_with_size_and_reason(
+    cli: Any, table: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = table.files()
     outcome = cli("vacuum", table.store.root, "--dry-run", "--json")
     document = outcome.document
@@ -50,6 +53,10 @@ def test_a_dry_run_prints_every_file_with_size_and_reason(cli: Any, table: Folde
     said = cli("vacuum", table.store.root, "--dry-run").out
     assert "1\tunreferenced\tp=1/dead.parquet\n" in said
     assert "\tempty-directory\tq/empty/\n" in said and "\u202e" not in said
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    said = cli("vacuum", table.store.root, "--dry-run").out
+    assert "\n       1 B  unreferenced       p=1/dead.parquet\n" in said
+    assert f"\n{'':12}empty-directory    q/empty/\n" in said and "\u202e" not in said
     assert table.files() == before
 
 

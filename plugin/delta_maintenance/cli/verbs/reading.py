@@ -19,6 +19,8 @@ from delta_maintenance.cli.arguments import (
     open_table,
 )
 from delta_maintenance.cli.output import print_facts, print_json, print_table, warn
+from delta_maintenance.operations.core.documents import printable
+from delta_maintenance.operations.core.facts import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,15 +88,16 @@ def _add_files(verbs: Verbs) -> None:
         verbs,
         "files",
         purpose="look",
-        summary="the live files of a version, as JSON lines",
+        summary="the live files of a version",
         description=(
-            "List the live logical files of one version, one JSON object per line, in no "
-            "particular order: path (as written in the log), dv (unique id of its deletion "
-            "vector or null), size, partition_values, num_records, base_row_id, "
+            "List the live logical files of one version, in no particular order. A terminal shows "
+            "size, rows and path of each, and `dv` if it has a deletion vector; a file or a pipe "
+            "gets one JSON object per line: path (as written in the log), dv (unique id of its "
+            "deletion vector or null), size, partition_values, num_records, base_row_id, "
             "default_row_commit_version. Reads only. The list is streamed: after an error, the "
             "earlier lines have been printed, and the exit status is not 0."
         ),
-        json_help="accepted for uniformity: the output is JSON lines always",
+        json_help="print JSON lines on a terminal, too",
         example="files s3://lake/sales/orders --version 12",
     )
     add_table(parser)
@@ -105,9 +108,25 @@ def _add_files(verbs: Verbs) -> None:
 def _files(arguments: argparse.Namespace) -> None:
     snapshot = open_snapshot(arguments)
     warn(snapshot.warnings)
+    is_terminal = sys.stdout.isatty() and not arguments.json
+    if is_terminal:
+        print(_FILE_LINE.format("size", "rows", "", "path"))
     for table in snapshot.live_file_batches():
         for batch in table.to_batches(max_chunksize=_ROWS):
-            sys.stdout.write(_json_lines(batch))
+            sys.stdout.write(_aligned_lines(batch) if is_terminal else _json_lines(batch))
+
+
+_FILE_LINE = "{:>10}  {:>13}  {:<2}  {}"
+
+
+def _aligned_lines(batch: pa.RecordBatch) -> str:
+    lines = []
+    for row in batch.to_pylist():
+        rows = "" if row["num_records"] is None else f"{row['num_records']:,}"
+        vector = "" if row["dv"] is None else "dv"
+        path = printable(row["path"])
+        lines.append(f"{_FILE_LINE.format(size_text(row['size']), rows, vector, path)}\n")
+    return "".join(lines)
 
 
 def _json_lines(batch: pa.RecordBatch) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 100
 """The width of tables in a text that no terminal shows yet."""
-_SHORT = 16
+_SHORT = 20
 """The length up to which texts are not wrapped if names have lines of their own."""
 _LEAST_BESIDE = 34
 """The space for the other columns beside a name in one line."""

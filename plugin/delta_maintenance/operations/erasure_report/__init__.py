@@ -170,14 +170,14 @@ def result_facts(result: ErasureReportResult) -> Facts:
         "not examined": result.not_examined,
         "notes": result.notes,
         "found": Grid(
-            ("place", "rows", "ends", "path", "ended by"),
+            ("place", "rows", "ends", "ended by", "path"),
             [
                 (
                     place.place,
                     f"{place.rows:,}",
                     "never" if place.ends is None else f"{place.ends:%Y-%m-%d}",
-                    place.path if place.clone is None else f"{place.clone}: {place.path}",
                     place.ends_by,
+                    place.path if place.clone is None else f"{place.clone}: {place.path}",
                 )
                 for place in result.found
             ],

@@ -252,8 +252,8 @@ def facts(document: FsckPlan | FsckResult) -> Facts:
         "notes": document.notes,
         "remedies": list(dict.fromkeys(f"{f.kind}: {f.remedy}" for f in document.findings)),
         "details": Grid(
-            ("kind", "version", "path", "problem"),
-            [(f.kind, f.version, f.path, f.problem) for f in document.findings],
+            ("kind", "version", "problem", "path"),
+            [(f.kind, f.version, f.problem, f.path) for f in document.findings],
         ),
     }
 
