@@ -145,10 +145,15 @@ _YAML = dedent(
     attributes:
       # The rules for all tables. `policy: policy.yaml` reads them from a file instead.
       defaults:
-        checkpoint: {max_commits: 100}
+        fsck: {every: 7 days}
+        checkpoint: true
         compact_log: true
         clean_log: true
+        optimize: true
         vacuum: {every: 7 days}
+        # A person agrees to the plan before files are deleted.
+        approval: [vacuum]
+        limits: {max_deleted_bytes: 1 TiB}
       tables:
         - name: lake/events
           uri: /data/lake/events
@@ -174,7 +179,16 @@ _PYTHON = dedent(
     @dg.component_instance
     def load(context: dg.ComponentLoadContext) -> DeltaMaintenanceComponent:
         return DeltaMaintenanceComponent(
-            defaults=Rules(checkpoint=True, compact_log=True, clean_log=True, vacuum=True),
+            defaults=Rules(
+                fsck=True,
+                checkpoint=True,
+                compact_log=True,
+                clean_log=True,
+                optimize=True,
+                vacuum=True,
+                # A person agrees to the plan before files are deleted.
+                approval=("vacuum",),
+            ),
             tables=[DeltaTableEntry(name="lake/events", uri="/data/lake/events")],
         )
     '''

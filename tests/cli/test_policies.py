@@ -70,7 +70,7 @@ def test_assess_reports_every_table_despite_a_damaged_one(cli: Any, config: Path
     ]
     assert outcome.status == 5 and outcome.err.startswith("delta-maintenance: damaged: table ")
     text = cli("assess", config)
-    assert "needs approval" in text.out and "5 → 0 to replay" in text.out
+    assert "needs approval" in text.out and "5 → 0 log files to replay" in text.out
     assert "1 file, 1 B" in text.out and text.status == 5
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 from dagster.components.core.package_entry import get_package_objects_in_module
 from dagster.components.resolved.errors import ResolutionException
 from dagster.components.testing.utils import create_defs_folder_sandbox
@@ -20,6 +21,7 @@ from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 
 import delta_maintenance_dagster
+from delta_maintenance.cli import starter_policy
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.submission import JobSpec
@@ -89,6 +91,10 @@ def test_yaml_in_a_defs_folder_becomes_assets_checks_jobs_a_sensor_and_schedules
 def test_scaffolded_yaml_loads_unchanged() -> None:
     with create_defs_folder_sandbox() as sandbox:
         path = sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
+        written = yaml.safe_load((path / "defs.yaml").read_text())
+        assert (
+            written["attributes"]["defaults"] == yaml.safe_load(starter_policy.POLICY)["defaults"]
+        )
         with sandbox.load_component_and_build_defs(defs_path=path) as (_, definitions):
             assert keys(definitions) == {"lake/events", "lake/events/maintenance"}
 

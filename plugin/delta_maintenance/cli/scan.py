@@ -203,7 +203,7 @@ def _would(due: Sequence[AssessedOperation]) -> Iterable[str]:
     if replayed:
         before = sum(e.commits_to_replay or 0 for e in replayed)
         after = sum(e.commits_to_replay_after or 0 for e in replayed)
-        yield f"leave {after:,} of {count_text(before, 'commit')} to replay"
+        yield f"leave {after:,} of {count_text(before, 'log file')} to replay"
     if to_read := sum(e.bytes_to_read for e in due):
         yield f"read {size_text(to_read)}"
     if on_spark := sum(e.engine == "spark" for e in due):

@@ -46,7 +46,7 @@ def test_each_table_is_one_line_with_its_operations_and_the_last_line_has_the_su
     outcome = cli("assess", config)
     assert [line.split(maxsplit=1) for line in outcome.out.splitlines()] == [
         ["table", "status    due"],
-        ["long", "due       checkpoint (10 → 0 to replay), vacuum (to check)"],
+        ["long", "due       checkpoint (10 → 0 log files to replay), vacuum (to check)"],
         ["short", "to check  vacuum"],
         ["lost", "failed"],
         ["3", "tables: 1 due, 1 to check, 1 failed; see why with --reasons"],

@@ -207,7 +207,8 @@ def _rows(
 
 def _gain(operation: AssessedOperation) -> str:
     if operation.commits_to_replay is not None:
-        return f"{operation.commits_to_replay} → {operation.commits_to_replay_after} to replay"
+        before, after = operation.commits_to_replay, operation.commits_to_replay_after
+        return f"{before} → {after} log files to replay"
     if operation.reclaims_files:
         files = count_text(operation.reclaims_files, "file")
         return f"{files}, {size_text(operation.reclaims_bytes)}"
