@@ -48,7 +48,8 @@ ARROW = ", to_pyarrow_table and to_pandas"
 def clients(_: str) -> str:
     """The clients that read and that write tables with each feature that any of them supports."""
     rows = []
-    for feature in sorted(FEATURES, key=lambda feature: feature.name.lower()):
+    # Features of readers are first: only they lock readers out.
+    for feature in sorted(FEATURES, key=lambda feature: (feature.kind.value, feature.name.lower())):
         readers = [client.name for client in CLIENTS if feature.name in client.reads]
         writers = [
             client.name
@@ -56,8 +57,8 @@ def clients(_: str) -> str:
             if feature.name in client.writes and not client.name.endswith(ARROW)
         ]
         if readers or writers:
-            is_writer_feature = feature.kind is FeatureKind.WRITER
-            read_by = "all" if is_writer_feature else _first_releases(readers)
+            is_for_writers = feature.kind is FeatureKind.WRITER
+            read_by = "all" if is_for_writers else _first_releases(readers)
             rows.append((code(feature.name), read_by, _first_releases(writers)))
     return table(("table feature", "read by", "written by"), rows)
 
