@@ -103,6 +103,13 @@ def test_every_decision_is_listed() -> None:
     listed = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", (folder / "index.md").read_text())
     assert listed == sorted(path.name for path in folder.glob("0*.md"))
     assert [int(name[:4]) for name in listed] == list(range(1, len(listed) + 1))
+    rows = re.findall(
+        r"\]\((\d{4}-[\w-]+\.md)\) \| .* \| ([\d-]+) \| (.+) \|$",
+        (folder / "index.md").read_text(),
+        re.MULTILINE,
+    )
+    dated = {name: f"*{day}, {status}*" for name, day, status in rows}
+    assert {name: (folder / name).read_text().splitlines()[2] for name in listed} == dated
 
 
 def test_the_site_refuses_a_page_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
