@@ -388,7 +388,7 @@ def log_svg(commits: Sequence[CommitPoint]) -> str:
     ends = (commits[0].version, commits[-1].version) if commits else (0, 0)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
-        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="11" fill="{_INK}">'
+        f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="12" fill="{_INK}">'
         f'<path d="{bars}" stroke="{_COMMIT}" stroke-width="{width:.1f}"/>'
         f'<path d="{checkpoints}" fill="{_CHECKPOINT}"/>'
         f'<path d="{compactions}" fill="{_COMPACTION}"/>'

@@ -38,6 +38,7 @@ _HOUR, _DAY = 3_600, 86_400
 _MOST_BARS = 60
 _MOST_ROWS = 20
 _LEAST_WEEKS = 4
+_LEAST_BARS = 3
 LEAST_POINTS = 10
 """With fewer values, words say more than a drawing."""
 
@@ -92,7 +93,7 @@ def _replay(health: TableHealth) -> Chart:
     )
     for name, marked in (
         ("Checkpoint", [pair for pair in known_counts if pair[0].is_checkpoint]),
-        ("Log compaction", [pair for pair in known_counts if pair[0].is_compaction]),
+        ("Compaction", [pair for pair in known_counts if pair[0].is_compaction]),
     ):
         points = [point(commit.version, count, _of(commit)) for commit, count in marked]
         chart.add(name, points, stroke=False, dots_size=3.5)
@@ -119,6 +120,8 @@ def _commits(health: TableHealth) -> Chart:
     bars = seconds // step
     bars, first = bars - bars.min(), float(bars.min() * step)
     counts = np.bincount(bars)
+    if len(counts) < _LEAST_BARS:
+        return _few_commits(commits)
     sizes = np.bincount(bars, [commit.bytes for commit in commits])
     starts = first + step * np.arange(len(counts))
     chart = library().Bar(**settings("Commits over time"), x_title="Time (UTC)")

@@ -64,41 +64,59 @@
     return "The question is closed: its task no longer waits for an answer.";
   };
   const OPEN = ["awaiting_input", "deferred"];
+  const ENDED = ["success", "failed", "skipped", "upstream_failed", "removed"];
 
   const DONE = { Approve: "Approved: its run begins now.", Reject: "Rejected.", Snooze: "Snoozed." };
-  // Triggers a run that asks about plans without an open question, and waits for its question.
+  // The question that has just these plans by now, according to the page as it would be loaded now.
+  const questionOnPage = async (plans) => {
+    const page = new DOMParser().parseFromString(await (await fetch(location.href)).text(), "text/html");
+    const known = plans.map((plan) => page.querySelector(`.plans li[data-plan="${CSS.escape(plan.dataset.plan)}"]`));
+    const [api, ...others] = new Set(known.map((plan) => plan?.closest(".question").dataset.api));
+    return others.length ? undefined : api;
+  };
+  // Waits for the question about plans that have none yet: of a run that has planned them, which asks
+  // in a moment, or else of a run that is triggered for them.
   const PAUSE = 1500;
   const ask = async (plans, tell) => {
     const tables = [...new Set(plans.map((plan) => plan.dataset.uri))];
     const dag = `${airflow}/api/v2/dags/${encodeURIComponent(scheduled)}`;
     if ((await send(dag, "GET")).is_paused) throw new Error(`the Dag ${scheduled} is paused`);
     const began = Date.now();
-    const { dag_run_id: run } = await send(`${dag}/dagRuns`, "POST", { logical_date: null, conf: { tables } });
-    const at = `${dag}/dagRuns/${encodeURIComponent(run)}`;
-    for (;;) {
-      const task = (await send(`${at}/taskInstances?limit=100`, "GET")).task_instances.find((each) => each.task_id === "approve");
-      if (OPEN.includes(task?.state)) return `${at}/taskInstances/approve/-1/hitlDetails`;
-      const { state } = await send(at, "GET");
-      if (task?.state === "skipped" || ["success", "failed"].includes(state)) {
-        throw new Error(`the run ${run} did not ask, because another question of the Dag is open or the plan is no longer due`);
+    const questionOfRun = async ({ dag_run_id: run }) => {
+      const at = `${dag}/dagRuns/${encodeURIComponent(run)}`;
+      for (;;) {
+        const task = await send(`${at}/taskInstances/approve`, "GET");
+        if (OPEN.includes(task.state)) return `${at}/taskInstances/approve/-1/hitlDetails`;
+        const { state } = await send(at, "GET");
+        if (ENDED.includes(task.state) || ENDED.includes(state)) return undefined;
+        tell(`A run asks about it, which your answer then closes … ${Math.round((Date.now() - began) / 1000)} s`);
+        await new Promise((done) => setTimeout(done, PAUSE));
       }
-      tell(`A run asks about it, which your answer then closes … ${Math.round((Date.now() - began) / 1000)} s`);
-      await new Promise((done) => setTimeout(done, PAUSE));
+    };
+    for (const run of (await send(`${dag}/dagRuns?state=running`, "GET")).dag_runs) {
+      const api = (await questionOfRun(run)) && (await questionOnPage(plans));
+      if (api) return { api };
     }
+    const run = await send(`${dag}/dagRuns`, "POST", { logical_date: null, conf: { tables } });
+    const api = await questionOfRun(run);
+    if (api) return { api, triggered: true };
+    throw new Error(`the run ${run.dag_run_id} did not ask, because another question of the Dag is open or the plan is no longer due`);
   };
 
   const answer = async (question, plans, option) => {
     const { requested, own } = question.dataset;
     const tell = (text, kind) => plans.forEach((plan) => say(plan, text, kind));
     let { api } = question.dataset;
+    let triggered = false;
     if (!api) {
       try {
-        question.dataset.api = api = await ask(plans, tell);
+        ({ api, triggered } = await ask(plans, tell));
+        question.dataset.api = api;
       } catch (error) {
         const missing = error.status === 404 && `This Airflow has no Dag ${scheduled}.`;
         return tell(error.status === 403 ? `You may not trigger ${scheduled}.` : missing || `No question could be opened: ${error.message || error.status || "no connection"}.`, "bad");
       }
-      if (separate !== undefined && option === "Approve") return tell("Asked: another person has to approve, because you triggered the run that asks.", "bad");
+      if (triggered && separate !== undefined && option === "Approve") return tell("Asked: another person has to approve, because you triggered the run that asks.", "bad");
     }
     if (own !== undefined && option === "Approve") return tell("You triggered this run, so another person has to approve.", "bad");
     if (requested !== undefined && option === "Snooze") return tell("A person requested this plan: approve it, or reject it.", "bad");
