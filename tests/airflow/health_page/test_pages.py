@@ -286,6 +286,10 @@ def test_commits_are_counted_by_the_hour_or_the_day(site: Site) -> None:
         page = site.get("/table?name=orders").text
         assert f"Commits in each {unit}" in words(page)
         assert page.count("<rect") < 200
+    at_once = tuple(replace(commit, timestamp=NOW) for commit in known.commits)
+    site.store.save(assessment(health=replace(known, commits=at_once)))
+    page = words(site.get("/table?name=orders").text)
+    assert "Commits in each" not in page and f"{len(at_once)} are retained" in page
 
 
 def test_a_stopped_dag_is_reported(site: Site) -> None:
