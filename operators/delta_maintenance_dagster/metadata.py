@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -269,11 +270,19 @@ def protocol_of(health: TableHealth) -> str:
     return f"{versions}: {', '.join(health.features)}" if health.features else versions
 
 
-def _outcome_table(outcomes: Iterable[OperationOutcome]) -> dg.MarkdownMetadataValue:
+def _outcome_table(outcomes: Sequence[OperationOutcome]) -> dg.MarkdownMetadataValue:
+    # The page cuts off a wide table.
+    engine = ("engine",) if any(run.engine != "local" for run in outcomes) else ()
     return _table(
-        ("operation", "status", "seconds", "engine", "why"),
+        ("operation", "status", "seconds", *engine, "why"),
         (
-            (run.operation, run.status, f"{run.seconds:.1f}", run.engine, run.reason)
+            (
+                run.operation,
+                run.status,
+                f"{run.seconds:.1f}",
+                *(run.engine for _ in engine),
+                run.reason,
+            )
             for run in outcomes
         ),
     )
@@ -319,7 +328,7 @@ def _first_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _documents(outcomes: Iterable[OperationOutcome]) -> dg.JsonMetadataValue:
-    """Returns the JSON of Results or Plans, with long lists shortened."""
+    """Returns the JSON of Results or Plans, with long lists and long words shortened."""
     return dg.MetadataValue.json(
         {
             outcome.operation: {
@@ -343,7 +352,11 @@ def _cut(value: Any) -> Any:
     if isinstance(value, list | tuple):
         ellipsis = [f"… {len(value) - _SHOWN} more"] if len(value) > _SHOWN else []
         return [*(_cut(item) for item in value[:_SHOWN]), *ellipsis]
-    return core.replace_flags(value) if isinstance(value, str) else value
+    return _LONG_WORD.sub(r"\1…\2", core.replace_flags(value)) if isinstance(value, str) else value
+
+
+_LONG_WORD = re.compile(r"(\S{20})\S{4,}(\S{20})")
+"""A path, which would widen the column of all values, so that the page cuts them off."""
 
 
 def _deleted_amounts(result: Mapping[str, Any]) -> tuple[int, int]:

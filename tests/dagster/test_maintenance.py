@@ -83,7 +83,7 @@ def test_due_operations_run_and_are_reported(table: TableBuilder, run: Run) -> N
     assert operation["operation"] == "checkpoint"
     assert "10 commits" in operation["why"]
     assert facts["results"]["checkpoint"]["status"] == "written"
-    assert markdown_rows(facts["due"])[0]["status"] == "not-due"
+    assert markdown_rows(facts["due"])[0]["status"] == "not due"
 
 
 def test_a_run_is_reported_to_opentelemetry(run: Run) -> None:
