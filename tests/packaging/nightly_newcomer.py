@@ -106,9 +106,6 @@ def test_an_approval_in_dagster_by_clicks(newcomer: Newcomer) -> None:
     newcomer.run("pip install deltalake pyarrow")
     newcomer.run(f"python - <<'END'\n{OLD_TABLE}END", name="an old table")
     newcomer.follow(page, since="## 3. Name the table", until="Further tables are")
-    component = newcomer.work / "src/lakehouse/defs/delta_tables/defs.yaml"
-    asked = component.read_text().replace("  tables:", "    approval: [vacuum]\n  tables:")
-    component.write_text(asked)
     newcomer.follow(page, since="## 4. Run it", until="Dagster keeps its runs")
     port, log = free_port(), newcomer.folder / "dg.log"
     address = f"http://127.0.0.1:{port}"
