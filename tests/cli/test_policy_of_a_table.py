@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.cli.policy_holds import VARIABLE
+from delta_maintenance.policies.promises.for_operation import VARIABLE
 from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder
 
@@ -101,7 +101,7 @@ def test_a_policy_of_the_environment_warns_and_one_without_the_table_is_refused(
     assert cli("vacuum", "orders", "--dry-run").err == ""
     monkeypatch.setenv(VARIABLE, str(policy))
     warned = cli("vacuum", "orders", "--dry-run").err
-    assert f"the policy {policy} names this table, and this verb knows nothing of it" in warned
+    assert f"the policy {policy} names this table, and vacuum does not apply it" in warned
     other = TableBuilder(tmp_path / "customers")
     other.commit([protocol(), metadata()])
     assert cli("vacuum", "customers", "--dry-run").err == ""

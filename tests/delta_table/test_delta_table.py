@@ -29,12 +29,14 @@ from delta_maintenance.operations.core import (
     unregister,
 )
 from delta_maintenance.operations.optimize import OptimizePlan, OptimizeResult
-from delta_maintenance.operations.vacuum import VacuumOptions
+from delta_maintenance.operations.vacuum import VacuumOptions, VacuumPlan
 from delta_maintenance.storage import open_store
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 import method_stubs  # noqa: E402  a tool, not a package
+
+_SETTINGS = {"self", "dry_run", "version", "report", "policy"}
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_every_operation_is_a_method_with_the_options_of_its_record() -> None:
     for name in BUILT_IN:
         record = find(name)
         method = getattr(DeltaTable, name.replace("-", "_"))
-        found = set(signature(method).parameters) - {"self", "dry_run", "version", "report"}
+        found = set(signature(method).parameters) - _SETTINGS
         assert found == {field.name for field in flag_fields(record.options)}
         assert all(f"    {each}: " in method.__doc__ for each in found)
 
@@ -163,6 +165,31 @@ def test_a_wrong_duration_names_the_forms(text: Any) -> None:
 def test_a_size_may_be_a_text(table: DeltaTable) -> None:
     plan = table.optimize(max_bytes="64 MiB", dry_run=True)
     assert isinstance(plan, OptimizePlan) and plan.options.max_bytes == 64 << 20
+
+
+def test_a_policy_of_the_table_is_a_warning_or_kept(
+    table: DeltaTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        f"version: 1\ntables:\n- uri: {table.uri}\n  keep: [{{name: audit, version: 3, why: w}}]\n"
+    )
+    monkeypatch.setenv("DELTA_MAINTENANCE_POLICY", str(policy))
+    table.vacuum(dry_run=True)
+    (warning,) = caplog.messages
+    assert "keeps versions or files of it (kept version audit)" in warning
+    assert warning.endswith(f"give the option policy {policy}")
+    caplog.clear()
+    table.checkpoint(dry_run=True)
+    plan = table.vacuum(dry_run=True, policy=str(policy))
+    assert isinstance(plan, VacuumPlan) and not caplog.messages
+    assert [version.name for version in plan.options.holders.keep] == ["audit"]
+    monkeypatch.delenv("DELTA_MAINTENANCE_POLICY")
+    with pytest.raises(InvalidRequestError, match="leave out the option policy"):
+        DeltaTable(tmp_path / "other").vacuum(policy=str(policy))
 
 
 def test_errors_are_those_of_the_operations(table: DeltaTable, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,10 +17,11 @@ from delta_maintenance.address import is_catalog_name
 from delta_maintenance.ledger.one_operation import OneOperation, recording
 from delta_maintenance.operations import core
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
-from delta_maintenance_airflow.hooks.delta import DeltaHook
+from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyHook
 from delta_maintenance_airflow.ledger import operation_ledger
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage
 from delta_maintenance_airflow.links import HealthPageLink, ReportLink
+from delta_maintenance_airflow.settings import policy_path
 from delta_maintenance_airflow.tasks import (
     add_to_outlet_events,
     as_flag,
@@ -59,6 +60,9 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
     :param ledger: the address of a ledger that gets a row for the operation, accessed by
         `delta_conn_id`. The default is the ledger of `[delta_maintenance] policy`, if it names one.
         (templated)
+    :param policy: a policy file, for operations that delete: what it keeps of the table is kept,
+        that is its kept versions, readers, clones and retentions. Without it, a warning is logged
+        if `[delta_maintenance] policy` names the table. (templated)
     """
 
     operation: ClassVar[str]
@@ -71,6 +75,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         "plan_only",
         "delta_conn_id",
         "ledger",
+        "policy",
     )
     template_fields_renderers = {"options": "json"}
     ui_color = "#00add4"
@@ -83,6 +88,7 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         plan_only: bool | str = False,
         delta_conn_id: str | None = None,
         ledger: str | None = None,
+        policy: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -95,6 +101,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         self.plan_only = plan_only
         self.delta_conn_id = delta_conn_id
         self.ledger = ledger
+        self.policy = policy
+        self._options_at: Callable[[str], Mapping[str, str] | None] | None = None
         self._lineage: LineageFacts | None = None
 
     @property
@@ -123,6 +131,8 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
         with self.record_work(context):
             options = core.read_options(self.record, self._given(context))
             core.require_use_of_quiet(options)
+            if self.record.keeps_for_holders or self.policy:
+                options = self._keep_promises(options)
             return self.finish(context, self.run(options, plan_only=plan_only), planned=plan_only)
 
     @contextmanager
@@ -188,11 +198,36 @@ class DeltaMaintenanceOperator(ReportsLineage, BaseOperator):
             progress=LoggedProgress(self.log),
             plan_only=plan_only,
             report=self.new_report(),
-            storage_options=self.hook.options_for,
+            storage_options=self._options_at or self.hook.options_for,
         )
         table = self.hook.open_table(self.table_uri)
         self._one.measure(table.store)
         return self.record.prepare(table, options, context)
+
+    def _keep_promises(self, options: Any) -> Any:
+        """Returns the options with what the policy keeps of the table. Without a policy, logs a
+        warning if that of the configuration names the table.
+        """
+        # Imported here, because the files of Dags are parsed often.
+        from delta_maintenance.policies.promises.for_operation import Promises
+
+        table = self.hook.open_table(self.table_uri)
+        promises = Promises(
+            record=self.record,
+            address=table.uri,
+            catalog_name=self.catalog_name,
+            options_at=self.hook.options_for,
+            rule_options=lambda rule, uri: PolicyHook(rule).storage_options(uri),
+            policy=self.policy or None,
+            other_policies=lambda: filter(None, [policy_path()]),
+            warn=self._warn,
+        )
+        options, self._options_at = promises.keep(options, table)
+        return options
+
+    def _warn(self, warnings: Iterable[str]) -> None:
+        for warning in warnings:
+            self.log.warning("%s", core.replace_flags(warning))
 
     def new_report(self) -> str | None:
         """Returns the address of the report of this try; None without a report."""

@@ -26,11 +26,6 @@ from delta_maintenance.cli.arguments import (
     open_table,
 )
 from delta_maintenance.cli.output import ProgressLine, print_facts, print_json, warn
-from delta_maintenance.cli.policy_holds import (
-    StorageOptions,
-    add_policy_flag,
-    keep_what_policy_keeps,
-)
 from delta_maintenance.cli.spark_launcher import absolute, missing_spark, run_spark_job
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.ledger.one_operation import OneOperation, delivering_to, recording
@@ -42,6 +37,11 @@ from delta_maintenance.operations.core.given_options import read_value, require_
 from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation
+from delta_maintenance.policies.promises.for_operation import (
+    POLICY_HELP,
+    Promises,
+    rule_options_over,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,10 +84,15 @@ def add_parser(verbs: Verbs, record: AnyOperation) -> None:
     )
     if record.spark is not None:
         add_spark(parser)
-    add_policy_flag(parser, record)
     parser.set_defaults(
-        run=partial(run, record), version=None, report=None, access=partial(_access, record)
+        run=partial(run, record),
+        version=None,
+        report=None,
+        policy=None,
+        access=partial(_access, record),
     )
+    if record.keeps_for_holders:
+        parser.group("safety").add_argument("--policy", metavar="FILE", help=POLICY_HELP)
 
 
 def run(record: AnyOperation, arguments: argparse.Namespace) -> None:
@@ -112,12 +117,17 @@ def _run(verb: _Verb) -> None:
     options = read_flags(arguments, record.options)
     dry_run, spark = arguments.dry_run, record.spark
     table = open_table(arguments)
-    storage_options: StorageOptions = partial(
-        options_for, given=dict(arguments.storage_options), kind=table.store.address.kind
+    given = dict(arguments.storage_options)
+    promises = Promises(
+        record=record,
+        address=arguments.table,
+        catalog_name=arguments.catalog_name,
+        options_at=partial(options_for, given=given, kind=table.store.address.kind),
+        rule_options=rule_options_over(given),
+        policy=arguments.policy,
+        warn=warn,
     )
-    options, storage_options = keep_what_policy_keeps(
-        record, options, table, arguments, storage_options
-    )
+    options, storage_options = promises.keep(options, table)
     if spark is not None and not dry_run and _asks_for_spark(options) and spark.skips_plan(options):
         verb.conclude(verb.submit(options))
         return

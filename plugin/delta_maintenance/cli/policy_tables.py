@@ -11,13 +11,13 @@ from delta_maintenance import clock
 from delta_maintenance.cli.arguments import ArgumentParser, Verbs, add_verb
 from delta_maintenance.cli.output import warn
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.policies.promises.for_operation import rule_options_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from delta_maintenance.policies.acknowledgements import Acknowledgement
     from delta_maintenance.policies.assessments import AssessmentEntry
-    from delta_maintenance.policies.catalogs import OptionsAt
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.discovery import Discovery
@@ -71,18 +71,6 @@ def add_policy_verb(
     return parser
 
 
-def storage_options_of(arguments: argparse.Namespace) -> OptionsAt:
-    """Returns what looks up the storage options of a rule; those of the command line take
-    precedence and replace a connection.
-    """
-    from delta_maintenance.policies.discovery import environment_options, resolved_options
-
-    given = dict(arguments.storage_options)
-    if not given:
-        return environment_options
-    return lambda rule, _: {**resolved_options(rule), **given}
-
-
 class PolicyTables:
     """The tables that a command line selects, with their stores and their stored state."""
 
@@ -97,7 +85,7 @@ class PolicyTables:
         policy = load_policy(arguments.config) if policy is None else policy
         self.session = session = PolicySession(
             policy=policy,
-            storage_options=storage_options_of(arguments),
+            storage_options=rule_options_over(dict(arguments.storage_options)),
             state=self._state.store if self._state is not None else None,
             writes=not getattr(arguments, "dry_run", False),
         )

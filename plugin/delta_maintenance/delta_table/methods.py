@@ -7,7 +7,7 @@ writes it, and a test compares them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,7 +16,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 from delta_maintenance import clock
-from delta_maintenance.address import Address
+from delta_maintenance.address import Address, is_catalog_name
 from delta_maintenance.catalogs.reference import with_access
 from delta_maintenance.delta_table.parts import ExecutionParts
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError, closest
@@ -30,6 +30,11 @@ from delta_maintenance.operations.core.given_options import (
 )
 from delta_maintenance.operations.core.operation import load
 from delta_maintenance.operations.core.registry import BUILT_IN, AnyOperation, find, known, names
+from delta_maintenance.policies.promises.for_operation import (
+    POLICY_HELP,
+    Promises,
+    rule_options_over,
+)
 
 if TYPE_CHECKING:
     from delta_maintenance.table.read.table import Table
@@ -71,7 +76,9 @@ def operation_method(record: AnyOperation) -> Callable[..., Any]:
         except TypeError as error:
             problem = _with_suggestion(str(error), kwargs, signature)
             raise TypeError(f"{method.__name__}() {problem}") from None
-        settings = {name: arguments.get(name) for name in ("dry_run", "version", "report")}
+        settings = {
+            name: arguments.get(name) for name in ("dry_run", "version", "report", "policy")
+        }
         with _naming_options(record):
             values = {
                 name: read_value(flags[name], arguments[name], name=name)
@@ -146,6 +153,8 @@ def _parameters(record: AnyOperation, fields: Iterable[FlagField]) -> list[Param
         settings["version"] = ("int | None", None)
     if record.report is not None:
         settings["report"] = ("str | None", None)
+    if record.keeps_for_holders:
+        settings["policy"] = ("str | None", None)
     return options + [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
         for name, (kind, default) in settings.items()
@@ -159,6 +168,8 @@ def _docstring(record: AnyOperation, fields: Iterable[FlagField]) -> str:
         parameters["version"] = "the version to work on, by default the latest"
     if record.report is not None:
         parameters["report"] = f"the address of a new Parquet file with {record.report}"
+    if record.keeps_for_holders:
+        parameters["policy"] = f"a policy file; {POLICY_HELP}"
     described = [
         fill(
             f"{name}: {text}",
@@ -189,18 +200,29 @@ def _run(
     dry_run: bool | None,
     version: int | None,
     report: str | None,
+    policy: str | None,
 ) -> Any:
     parts, plan_only = subject._execution_parts(), bool(dry_run)
     table, storage_options = parts.table, parts.storage_options
     access = record.access(options, plan_only=plan_only)
     kind = table.store.address.kind
     options_at = partial(options_for, given=storage_options, kind=kind)
+    promises = Promises(
+        record=record,
+        address=table.uri,
+        catalog_name=parts.name if is_catalog_name(parts.name) else None,
+        options_at=options_at,
+        rule_options=rule_options_over(storage_options),
+        policy=policy,
+        warn=_warn,
+    )
+    options, promised_options_at = promises.keep(options, table)
     context = RunContext(
         engine=_engine(record, table, with_access(storage_options, access), parts.spark, options),
         plan_only=plan_only,
         version=version,
         report=report,
-        storage_options=options_at,
+        storage_options=promised_options_at,
         warn=_warn,
     )
     deliver = delivering_to(parts.ledger, done_by="python", options=options_at, warn=_warn)
@@ -244,9 +266,9 @@ def _engine(
     return load(record.spark.engine)(session)
 
 
-def _warn(warnings: Sequence[str]) -> None:
+def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
-        _logger.warning("%s", warning)
+        _logger.warning("%s", replace_flags(warning))
 
 
 def _method_name(operation: str) -> str:

@@ -178,6 +178,7 @@ class OperationMethods:
         clones: Sequence[str] = ...,
         dry_run: Literal[False] = ...,
         report: str | None = ...,
+        policy: str | None = ...,
     ) -> ErasureReportResult: ...
     @overload
     def erasure_report(
@@ -187,6 +188,7 @@ class OperationMethods:
         clones: Sequence[str] = ...,
         dry_run: Literal[True],
         report: str | None = ...,
+        policy: str | None = ...,
     ) -> ErasureReportPlan: ...
     @overload
     def keep_version(
@@ -226,6 +228,7 @@ class OperationMethods:
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         quiet: timedelta | str | None = ...,
         dry_run: Literal[False] = ...,
+        policy: str | None = ...,
     ) -> ExpireResult: ...
     @overload
     def expire(
@@ -241,6 +244,7 @@ class OperationMethods:
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         quiet: timedelta | str | None = ...,
         dry_run: Literal[True],
+        policy: str | None = ...,
     ) -> ExpirePlan: ...
     @overload
     def layout(
@@ -379,6 +383,7 @@ class OperationMethods:
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         quiet: timedelta | str | None = ...,
         dry_run: Literal[False] = ...,
+        policy: str | None = ...,
     ) -> PurgeResult: ...
     @overload
     def purge(
@@ -397,6 +402,7 @@ class OperationMethods:
         other_writers: Literal["conditional_put", "spark", "none"] | None = ...,
         quiet: timedelta | str | None = ...,
         dry_run: Literal[True],
+        policy: str | None = ...,
     ) -> PurgePlan: ...
     @overload
     def recompute_stats(
@@ -493,6 +499,7 @@ class OperationMethods:
         last_read: Sequence[str] = ...,
         dry_run: Literal[False] = ...,
         report: str | None = ...,
+        policy: str | None = ...,
     ) -> CleanLogResult: ...
     @overload
     def clean_log(
@@ -505,6 +512,7 @@ class OperationMethods:
         last_read: Sequence[str] = ...,
         dry_run: Literal[True],
         report: str | None = ...,
+        policy: str | None = ...,
     ) -> CleanLogPlan: ...
     @overload
     def vacuum(
@@ -529,6 +537,7 @@ class OperationMethods:
         engine: Literal["auto", "local", "spark"] = ...,
         dry_run: Literal[False] = ...,
         report: str | None = ...,
+        policy: str | None = ...,
     ) -> VacuumResult: ...
     @overload
     def vacuum(
@@ -553,6 +562,7 @@ class OperationMethods:
         engine: Literal["auto", "local", "spark"] = ...,
         dry_run: Literal[True],
         report: str | None = ...,
+        policy: str | None = ...,
     ) -> VacuumPlan: ...
     @overload
     def drop_feature(
@@ -566,6 +576,7 @@ class OperationMethods:
         operation_since: datetime | str | None = ...,
         files_per_commit: int = ...,
         dry_run: Literal[False] = ...,
+        policy: str | None = ...,
     ) -> DropFeatureResult: ...
     @overload
     def drop_feature(
@@ -579,6 +590,7 @@ class OperationMethods:
         operation_since: datetime | str | None = ...,
         files_per_commit: int = ...,
         dry_run: Literal[True],
+        policy: str | None = ...,
     ) -> DropFeaturePlan: ...
     @overload
     def add_constraint(

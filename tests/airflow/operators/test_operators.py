@@ -112,6 +112,42 @@ def test_an_outlet_gets_the_version_of_the_commits_of_a_vacuum(
     assert task_context["outlet_events"][asset].extra == extra
 
 
+def test_a_policy_of_the_table_is_a_warning_in_the_log_or_kept(
+    tmp_path: Path,
+    task_context: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    overdue_table(tmp_path / "t")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        f"version: 1\ntables:\n- uri: {tmp_path}/t\n  readers: [{{share: bi, max_lag: 90 days}}]\n"
+    )
+    monkeypatch.setenv("AIRFLOW__DELTA_MAINTENANCE__POLICY", str(policy))
+
+    def plan(**arguments: str) -> dict[str, Any]:
+        capsys.readouterr()
+        vacuum = task(BY_VERB["vacuum"], table_uri=f"{tmp_path}/t", plan_only=True, **arguments)
+        planned: dict[str, Any] = vacuum.execute(task_context)
+        return planned
+
+    assert plan()["files"] > 0
+    (warning,) = policies_in(capsys.readouterr().out)
+    assert f"{policy} names this table and keeps versions or files of it (share bi)" in warning
+    assert f"give the option policy {policy}" in warning
+    assert plan(policy=str(policy))["files"] == 0
+    assert not policies_in(capsys.readouterr().out)
+    with pytest.raises(
+        AirflowFailException, match="checkpoint deletes nothing that a policy keeps"
+    ):
+        checkpoint = task(BY_VERB["checkpoint"], table_uri=f"{tmp_path}/t", policy=str(policy))
+        checkpoint.execute(task_context)
+
+
+def policies_in(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "the policy" in line]
+
+
 def test_one_flag_alone_shortens_no_retention(tmp_path: Path, task_context: dict[str, Any]) -> None:
     overdue_table(tmp_path)
     before = fingerprint(tmp_path)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json, print_lines, print_named, say, warn
-from delta_maintenance.cli.policy_tables import PolicyTables, storage_options_of
+from delta_maintenance.cli.policy_tables import PolicyTables
 from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.errors import InvalidRequestError, NotADeltaTableError
 from delta_maintenance.operations.core.facts import count_text, money_text, size_text
+from delta_maintenance.policies.promises.for_operation import rule_options_over
 from delta_maintenance.quantities import parse_duration
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
     now = clock.now()
     since = _since(arguments.since, now=now)
-    options = storage_options_of(arguments)(policy.ledger.storage, policy.ledger.uri)
+    options = rule_options_over(dict(arguments.storage_options))(
+        policy.ledger.storage, policy.ledger.uri
+    )
     ledger = LedgerTable(open_store(policy.ledger.uri, options))
     status = _import(ledger, policy, arguments) if arguments.imports else 0
     try:

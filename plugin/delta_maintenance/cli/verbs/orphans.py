@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from delta_maintenance.cli.arguments import Verbs, add_verb
 from delta_maintenance.cli.output import print_json, say
-from delta_maintenance.cli.policy_tables import storage_options_of
 from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.facts import count_text, instant_text, size_text
+from delta_maintenance.policies.promises.for_operation import rule_options_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     orphans = find_orphans(
         load_policy(arguments.config),
         arguments.under,
-        storage_options=storage_options_of(arguments),
+        storage_options=rule_options_over(dict(arguments.storage_options)),
     )
     if arguments.html is not None:
         _write_page(arguments.html, orphans)

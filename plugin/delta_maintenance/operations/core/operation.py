@@ -201,6 +201,11 @@ class OperationRecord(Generic[O, P, R]):
     """Returns whether the table was written to. By default, the outcome decides."""
 
     @property
+    def keeps_for_holders(self) -> bool:
+        """Whether the operation keeps what kept versions, readers and clones need."""
+        return has_field(self.options, "holders")
+
+    @property
     def engines(self) -> tuple[str, ...]:
         """`local`, `spark` or both."""
         local = ("local",) if self.works_in_process else ()

@@ -1,0 +1,1 @@
+"""What a policy keeps of a table, for operations that run without it."""
