@@ -15,6 +15,7 @@ import pytest
 
 from delta_maintenance import __version__
 from delta_maintenance.cli.main import main
+from delta_maintenance.operations.core.registry import operations
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "plugin" / "delta_maintenance"
@@ -79,6 +80,22 @@ def test_files_of_this_distribution_have_its_version() -> None:
     text = "".join(document.read_text() for document in DOCUMENTS)
     versions = set(re.findall(r"delta[-_]maintenance[-:](\d+\.\d+\.\d+)", text))
     assert versions == {__version__.partition(".dev")[0]}
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("integrations/spark.md", "## How the work is divided\n"),
+        ("concepts/plan-and-apply.md", "## Engines\n"),
+    ],
+)
+def test_the_table_of_engines_has_every_operation_with_a_spark_engine(
+    page: str, heading: str
+) -> None:
+    section = (ROOT / "docs" / page).read_text().split(heading, 1)[1].split("\n## ")[0]
+    subjects = " ".join(re.findall(r"^\| ([^|]+) \|", section, re.MULTILINE))
+    operations_with_engine = {record.name for record in operations() if record.spark}
+    assert set(re.findall(r"`([a-z-]+)", subjects)) == operations_with_engine
 
 
 def test_the_map_of_packages_is_complete() -> None:
