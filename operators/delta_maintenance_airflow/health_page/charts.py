@@ -152,14 +152,16 @@ def _commits(health: TableHealth) -> Chart:
 
 
 def _sizes(health: TableHealth) -> Chart:
-    chart = library().StackedBar(**settings("Files by size"), x_title="From this size")
+    chart = library().StackedBar(**settings("Files by size"))
     chart.show_legend = False
     buckets = list(_without_gaps(health.file_sizes))
     chart.value_formatter = lambda value: f"{value:,.0f}"
     chart.y_labels = whole_ticks(0, max(bucket.files for bucket in buckets))
     chart.x_labels = [formats.size(bucket.from_bytes) for bucket in buckets]
     chart.truncate_label = -1
-    chart.x_label_rotation = 40 if len(buckets) > 8 else 0
+    if len(buckets) > 8:
+        chart.x_label_rotation = 40
+        chart.margin_bottom = 36
     for name, small in (("Small files", True), ("Other files", False)):
         chart.add(
             name,
@@ -176,7 +178,7 @@ def _sizes(health: TableHealth) -> Chart:
     ]
     return Chart(
         "File sizes",
-        f"Live data files; those below {formats.size(health.small_file_bytes)} are small",
+        f"Live data files from each size on; those below {formats.size(health.small_file_bytes)} are small",
         drawn(chart),
         ("From this size", "Files", "Bytes"),
         tuple(rows),

@@ -75,6 +75,8 @@ def settings(title: str) -> dict[str, Any]:
         "truncate_legend": -1,
         "margin": 6,
         "margin_bottom": 18,
+        # For the half of the last label that is right of its mark.
+        "margin_right": 16,
         "legend_at_bottom_columns": 3,
         "style": _style(),
         # No scripts and styles of the library: the page has its own styles for both themes.
