@@ -176,9 +176,10 @@ def _sizes(health: TableHealth) -> Chart:
         (formats.size(bucket.from_bytes), formats.count(bucket.files), formats.size(bucket.bytes))
         for bucket in health.file_sizes
     ]
+    small_below = formats.size(health.small_file_bytes)
     return Chart(
         "File sizes",
-        f"Live data files from each size on; those below {formats.size(health.small_file_bytes)} are small",
+        f"Live data files from each size on; those below {small_below} are small",
         drawn(chart),
         ("From this size", "Files", "Bytes"),
         tuple(rows),
