@@ -60,6 +60,8 @@ def test_the_help_of_a_verb_fits_a_screen_and_has_a_valid_example(
         (["vacuum", "T", "--mode", "lit"], "lite"),
         (["set-properties", "T", "delta.x=true"], "--set delta.x=true"),
         (["upgrade-protocol", "T", "rowTracking"], "--feature rowTracking"),
+        (["optimize", "T", "day = '2026-01-01'"], """--where 'day = '"'"'2026-01-01'"'"''"""),
+        (["layout", "T", "id>3"], "--where 'id>3'"),
     ],
 )
 def test_a_misspelt_verb_or_option_is_answered_by_the_one_that_was_meant(

@@ -140,15 +140,17 @@ class ArgumentParser(argparse.ArgumentParser):
         if unknown is not None:
             meant = closest(unknown, self._option_string_actions, likeness=0.6)
             self.error(f"there is no option {unknown}{_hint(meant)}")
-        meant = next(
-            (
-                f"{action.option_strings[0]} {words[0]}"
-                for action in self.subjects
-                if action.nargs != 0 and (action.type is key_value) == ("=" in words[0])
-            ),
-            None,
-        )
-        self.error(f"too many arguments: {' '.join(words)}{_hint(meant)}")
+        self.error(f"too many arguments: {' '.join(words)}{_hint(self._option_for(words[0]))}")
+
+    def _option_for(self, word: str) -> str | None:
+        """Returns the option that a word without one is meant for, with the word."""
+        actions = [action for action in self.subjects if action.nargs != 0]
+        pairs = [action for action in actions if action.type is key_value]
+        meant = [action for action in actions if action not in pairs]
+        if set("=<>") & set(word):
+            where = self._option_string_actions.get("--where")
+            meant = pairs or ([where] if where is not None else [])
+        return f"{meant[0].option_strings[0]} {shlex.quote(word)}" if meant else None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -103,14 +103,19 @@ def _column(snapshot: Snapshot, options: ExpireOptions) -> Column:
             return matching_columns[0]
         problem = wrong
     names = ", ".join(possible[:_SHOWN_COLUMNS]) + (", …" if possible[_SHOWN_COLUMNS:] else "")
+    is_integer = len(matching_columns) == 1 and str(matching_columns[0].kind) in _INTEGERS
+    unit = "give the unit of its values with --unit" if is_integer else ""
+    if possible:
+        remedy = f"{unit}{', or ' if unit else ''}name a column of dates or timestamps: {names}"
+    elif unit:
+        remedy = unit
+    else:
+        remedy = (
+            "name a column of integers, with its unit, or delete the old rows with the engine "
+            "that writes the table: it has no column of dates or timestamps"
+        )
     raise InvalidRequestError(
-        problem,
-        table=snapshot.table,
-        version=snapshot.version,
-        remedy=f"name a column of dates or timestamps: {names}"
-        if possible
-        else "name a column of integers, with its unit, or delete the old rows with the engine "
-        "that writes the table: it has no column of dates or timestamps",
+        problem, table=snapshot.table, version=snapshot.version, remedy=remedy
     )
 
 

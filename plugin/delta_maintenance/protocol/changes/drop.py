@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
+from delta_maintenance.errors import RefusedError, UnsupportedFeatureError, closest
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.changes.usage import (
     MetadataChange,
@@ -36,6 +36,7 @@ from delta_maintenance.protocol.changes.usage import (
 from delta_maintenance.protocol.commit.rules import UNDERSTOOD_DOMAINS
 from delta_maintenance.protocol.features import in_commit_timestamps
 from delta_maintenance.protocol.features.registry import (
+    FEATURES,
     MAX_READER_VERSION,
     MAX_WRITER_VERSION,
     FeatureKind,
@@ -163,9 +164,9 @@ def removal_of(name: str) -> FeatureRemoval:
     """
     feature = find_feature(name)
     if feature is None:
-        raise UnsupportedFeatureError(
-            f"unknown table feature {name!r}", remedy="use a name from the protocol of the table"
-        )
+        meant = closest(name, (known_feature.name for known_feature in FEATURES))
+        remedy = "use a name from the protocol of the table" if meant is None else f"use {meant}"
+        raise UnsupportedFeatureError(f"unknown table feature {name!r}", remedy=remedy)
     removal = _REMOVALS.get(feature.name)
     if removal is None:
         raise RefusedError(
