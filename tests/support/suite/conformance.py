@@ -160,8 +160,8 @@ class Conformance:
             raise pytest.UsageError("--conformance is about all tests: name none")
         if self.missing:
             raise pytest.UsageError(
-                f"not collected: {', '.join(self.missing)}: broken, or skipped at import"
-                " (skip inside the tests instead)"
+                f"not collected: {', '.join(self.missing)}: broken, skipped at import (skip inside"
+                " the tests instead), or without packages that only .venv has (make conformance)"
             )
         document = self.docs / "conformance.md"
         try:
