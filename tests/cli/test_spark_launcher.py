@@ -288,9 +288,12 @@ def test_without_spark_the_error_names_what_to_install(
     assert planned.status == 0 and planned.err.count("\n") == 1
     assert "warning: the run needs Spark, and pyspark is not installed" in planned.err
     assert cli("checkpoint", v2_table, "--dry-run").err == ""
-    # A constraint is checked by Spark only.
-    words = ("add-constraint", v2_table, "positive", "id > 0")
+    # This expression is evaluated by Spark only.
+    words = ("add-constraint", v2_table, "positive", "abs(id) > 0")
     assert "--engine" not in cli(*words).err and "delta-maintenance[spark]" in cli(*words).err
+    local = cli(*words, "--engine", "local")
+    assert (local.status, local.out) == (2, "")
+    assert "only Spark can evaluate abs(id) > 0, because it has other parts than" in local.err
     assert "warning: the run needs Spark" in cli(*words, "--dry-run").err
     assert cli(*words, "--dry-run", "--master", "sc://spark:15002").err == ""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))

@@ -69,9 +69,8 @@ def test_a_verb_has_the_flags_that_its_own_messages_name(remedies: ModuleType) -
                 assert flag in parsers[verb]._option_string_actions, (verb, text)
     assert examined > 5
     for record in operations():
-        # Where Spark is missing, a message offers the local engine to those that have one.
-        if record.spark is not None:
-            assert record.works_in_process == record.chooses_engine, record.name
+        # Where Spark is missing, a message offers the local engine.
+        assert record.chooses_engine == (record.spark is not None), record.name
 
 
 def test_every_refusal_is_played_or_asks_a_person(remedies: ModuleType) -> None:

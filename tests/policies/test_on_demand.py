@@ -26,7 +26,7 @@ from tests.support.tables.policy_tables import asked
 from tests.support.tables.table_builder import TableBuilder
 
 A_DAY, A_MINUTE = timedelta(days=1), timedelta(minutes=1)
-POSITIVE = {"name": "positive", "expression": "id > 0"}
+POSITIVE = {"name": "positive", "expression": "abs(id) > 0"}
 
 
 @pytest.fixture
@@ -331,10 +331,10 @@ def test_a_constraint_is_planned_here_and_added_by_a_job(plain: TableBuilder) ->
     result = run(plain, "add-constraint", **given, approvals=Approvals(plans=(approved,)))
     outcome = only(result)
     assert (result.status, outcome.status, outcome.engine) == ("done", "done", "spark")
-    asked = AddConstraintOptions.from_json({**POSITIVE, "other_writers": "spark"})
+    asked = AddConstraintOptions(**POSITIVE, other_writers="spark", engine="spark")
     assert spark.submitted == [asked.to_json()]
     found = plain.open().snapshot()
-    assert found.metadata.configuration["delta.constraints.positive"] == "id > 0"
+    assert found.metadata.configuration["delta.constraints.positive"] == "abs(id) > 0"
     assert outcome.commits == 1 and result.last_runs == ()
 
     again = run(plain, "add-constraint", **given, approvals=Approvals(plans=(approved,)))
@@ -363,7 +363,7 @@ def test_another_constraint_than_the_approved_one_is_not_added(
 def test_violating_rows_fail_a_constraint_permanently(plain: TableBuilder) -> None:
     result = run(plain, "add-constraint", POSITIVE, submit=Spark(plain, violations=2))
     assert (result.status, result.exit_status, result.retryable) == ("failed", 3, False)
-    assert "2 of 9 rows, in 1 of 1 file, do not satisfy id > 0" in str(result.problem)
+    assert "2 of 9 rows, in 1 of 1 file, do not satisfy abs(id) > 0" in str(result.problem)
     assert plain.open().latest_version() == 1
 
 

@@ -150,8 +150,10 @@ def _run(verb: _Verb) -> None:
         verb.conclude(verb.submit(options))
     elif dry_run:
         verb.conclude(prepared.plan, prepared.listing)
-        problem = missing_spark(record.name, arguments) if not in_process else None
-        warn([] if problem is None else [f"the run needs Spark, and {problem}"])
+        if not in_process:
+            possible = record.works_in_process(prepared.plan)
+            problem = missing_spark(arguments, works_in_process=possible)
+            warn([] if problem is None else [f"the run needs Spark, and {problem}"])
     else:
         verb.conclude(result if in_process else verb.submit(options, prepared.plan))
 
@@ -184,7 +186,10 @@ class _Verb:
             "plan_only": arguments.dry_run,
             "report_uri": None if report is None else absolute(report),
         }
-        document, seconds = split_task_seconds(run_spark_job(record.name, job, arguments))
+        possible = plan is None or record.works_in_process(plan)
+        document, seconds = split_task_seconds(
+            run_spark_job(record.name, job, arguments, works_in_process=possible)
+        )
         self.row.worked_on_spark(seconds)
         return (record.plan if arguments.dry_run else record.result).from_json(document)
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from delta_maintenance.address import Address
 from delta_maintenance.cli.output import say
 from delta_maintenance.errors import DeltaMaintenanceError, InvalidRequestError
-from delta_maintenance.operations.core.registry import find
 from delta_maintenance.scratch import scratch_folder
 
 if TYPE_CHECKING:
@@ -33,12 +32,17 @@ _GRACE_SECONDS = 10
 
 
 def run_spark_job(
-    operation: str, job: Mapping[str, Any], arguments: argparse.Namespace
+    operation: str,
+    job: Mapping[str, Any],
+    arguments: argparse.Namespace,
+    *,
+    works_in_process: bool = True,
 ) -> dict[str, Any]:
     """Runs a job to its end and returns the JSON of its Result.
 
     `job` contains the fields of the specification besides operation, table and storage options.
-    Raises the error that the job reports, `DeltaMaintenanceError` with the last line of its log if
+    `works_in_process`: whether the work can be done without Spark. Raises the error that the job
+    reports, `DeltaMaintenanceError` with the last line of its log if
     it ended without a report, and `InvalidRequestError` if Spark is not available.
     """
     # Loads pydantic, which `--help` does not need.
@@ -72,7 +76,7 @@ def run_spark_job(
                 )
             command = connect_command(*files)
         else:
-            home = find_spark_home(works_in_process=find(operation).works_in_process)
+            home = find_spark_home(works_in_process=works_in_process)
             environment["SPARK_HOME"] = os.fspath(home)
             command = submit_command(
                 *files,
@@ -85,14 +89,14 @@ def run_spark_job(
         return _result(report_file, last_line, needs_java=remote is None)
 
 
-def missing_spark(operation: str, arguments: argparse.Namespace) -> str | None:
+def missing_spark(arguments: argparse.Namespace, *, works_in_process: bool) -> str | None:
     """Returns why a job could not be started here, with the remedy; None if it could."""
     from delta_maintenance.submission.spark_submit import find_spark_home
 
     if _remote(arguments.master) is not None:
         return None
     try:
-        find_spark_home(works_in_process=find(operation).works_in_process)
+        find_spark_home(works_in_process=works_in_process)
     except InvalidRequestError as error:
         return str(error)
     return None

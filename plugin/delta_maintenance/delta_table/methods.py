@@ -236,10 +236,10 @@ def _run(
             if prepared is not None and plan_only:
                 operation_run.document = prepared.plan
             elif prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
-                raise InvalidRequestError(
-                    f"this {record.name} needs Spark",
-                    remedy="give DeltaTable a session (spark=…), or choose engine='local'",
-                )
+                remedy = "give DeltaTable a session (spark=…)"
+                if prepared is None or record.works_in_process(prepared.plan):
+                    remedy += ", or choose engine='local'"
+                raise InvalidRequestError(f"this {record.name} needs Spark", remedy=remedy)
             else:
                 operation_run.document = prepared.apply()
             return operation_run.document

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from delta_maintenance.lazy import lazy_names
+from delta_maintenance.operations.core import flags
 from delta_maintenance.operations.core.documents import Result
 from delta_maintenance.operations.core.facts import Facts, size_text
 from delta_maintenance.operations.core.flags import Flag
 from delta_maintenance.operations.core.operation import Effects, OperationRecord, SparkPart
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
-from delta_maintenance.operations.core.record import Record
+from delta_maintenance.operations.core.record import Bounds, Record
 from delta_maintenance.operations.table_change.documents import (
     DECISIVE,
     OUTCOMES,
@@ -58,6 +59,9 @@ class AddConstraintOptions(ChangeOptions):
             example="quantity > 0",
         ),
     ]
+    engine: flags.Engine = "auto"
+    auto_spark_bytes: Annotated[int, Bounds(0)] = 256 << 30
+    """With `engine="auto"`, Spark is used from this number of bytes of data files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +69,10 @@ class AddConstraintPlan(ChangePlan):
     """The rows to check, the commit to make, and the clients that lose access."""
 
     options: AddConstraintOptions
-    engine: Literal["spark"] = "spark"
-    """The engine that checks the rows: only Spark evaluates the SQL of the expression."""
+    engine: Literal["local", "spark"] = "local"
+    """The engine that checks the rows."""
+    only_spark: str | None = None
+    """Why only Spark can evaluate the expression, as a clause; None if this process can."""
     num_files: int
     """The number of files to read; only the columns in the expression are read."""
     total_size: int
@@ -169,8 +175,9 @@ RECORD = OperationRecord(
     purpose="table",
     summary="check that all rows satisfy a constraint, and add it",
     description=(
-        "Add a CHECK constraint. A Spark job checks every row first. If a row violates the "
-        "constraint, nothing is committed, and the files with the most violations are listed."
+        "Add a CHECK constraint. Every row is checked first: comparisons of columns with values "
+        "in this process, other expressions by a Spark job. If a row violates the constraint, "
+        "nothing is committed, and the files with the most violations are listed."
     ),
     prints=(
         "--dry-run shows what would be read, and the clients that would lose access. "
@@ -185,7 +192,7 @@ RECORD = OperationRecord(
     requires=("change-metadata",),
     subjects=("name", "expression"),
     spark=SparkPart(engine="delta_maintenance.spark.constraint_check:SparkConstraintCheck"),
-    works_in_process=False,
+    works_in_process=lambda plan: plan.only_spark is None,
     decisive=DECISIVE,
     asks_for_approval=raises_protocol,
     planned_amounts=planned_amounts,

@@ -400,7 +400,7 @@ class _Request:
         if submit is None:
             or_else = (
                 "set engine: {prefer: local} in the policy"
-                if has_engine
+                if has_engine and self.record.policy is not None
                 else "with its command on the command line"
             )
             raise InvalidRequestError(

@@ -29,14 +29,13 @@ from delta_maintenance.errors import (
     RefusedError,
     UnsupportedFeatureError,
 )
-from delta_maintenance.operations.add_constraint import SHOWN_FILES, CheckedRows, ViolatingFile
-from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
+from delta_maintenance.operations.add_constraint import CheckedRows
+from delta_maintenance.operations.table_change.row_check import check_files, summarize
 from delta_maintenance.protocol.schema.data_columns import arrow_type
 from delta_maintenance.protocol.schema.types import PrimitiveType, StructField, parse_schema
 from delta_maintenance.spark.log_shares import TableAddress
 from delta_maintenance.spark.session import JobSession, SparkEngine
-from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
-from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
+from delta_maintenance.table.data.row_reader import RowLayout, RowReader
 from delta_maintenance.table.read.snapshot import Snapshot
 
 MARK = "__delta_maintenance"
@@ -115,16 +114,13 @@ class SparkConstraintCheck(SparkEngine):
         layout = RowLayout.of(
             snapshot, [item.name for item in columns], zone=self._zone(snapshot, columns)
         )
-        total = None if added_after is not None else snapshot.counts.num_files
-        while True:
-            try:
-                checked_rows = CheckedRows()
-                for files in self._jobs(snapshot, added_after):
-                    checked_rows += self._check(snapshot, expression, layout, files)
-                    self._progress("files", checked_rows.files, total)
-                return checked_rows
-            except UnusableCheckpointError as error:
-                snapshot = snapshot.avoiding(error)
+        return check_files(
+            snapshot,
+            lambda files: self._check(snapshot, expression, layout, files),
+            added_after=added_after,
+            files_at_once=self._files_per_job,
+            progress=self._progress,
+        )
 
     def _zone(self, snapshot: Snapshot, columns: tuple[StructField, ...]) -> tzinfo:
         """Returns the session's time zone, which Delta Spark applies to zoneless partitions."""
@@ -141,25 +137,9 @@ class SparkConstraintCheck(SparkEngine):
                 remedy="set spark.sql.session.timeZone to the name of a region, or to UTC",
             ) from None
 
-    def _jobs(self, snapshot: Snapshot, added_after: int | None) -> Iterator[pa.Table]:
-        """Yields the files to check, in groups of one job each."""
-        waiting = FILES.empty_table()
-        for batch in snapshot.log.scan(fields={"add": FILES.names}):
-            adds = batch.adds
-            # The commits that added the files of a checkpoint are unknown.
-            if added_after is not None and COMMIT_VERSION in adds.column_names:
-                adds = adds.filter(pc.greater(adds[COMMIT_VERSION], added_after))
-            waiting = pa.concat_tables([waiting, _files(adds)])
-            while waiting.num_rows >= self._files_per_job:
-                yield waiting.slice(0, self._files_per_job)
-                waiting = waiting.slice(self._files_per_job)
-        if waiting.num_rows:
-            yield waiting
-
     def _check(
         self, snapshot: Snapshot, expression: str, layout: RowLayout, files: pa.Table
     ) -> CheckedRows:
-        files = files.combine_chunks()
         reading = RowReading(
             address=self._address, layout=layout, tasks=tuple(_tasks(files, self._bytes_per_task))
         )
@@ -184,7 +164,7 @@ class SparkConstraintCheck(SparkEngine):
         )
         checked = pa.Table.from_pylist([row.asDict() for row in counts], _CHECKED)
         _raise_first(checked)
-        return _summary(checked, files)
+        return summarize(files, checked.select([_FILE, "rows", "violations"]))
 
 
 def _batch(
@@ -197,16 +177,6 @@ def _batch(
         else pa.nulls(count, pa.binary()),
     }
     return pa.RecordBatch.from_arrays([*marks.values(), *columns], names=[*marks, *schema.names])
-
-
-def _files(adds: pa.Table) -> pa.Table:
-    columns = [
-        adds[item.name]
-        if item.name in adds.column_names
-        else pa.chunked_array([pa.nulls(adds.num_rows, item.type)])
-        for item in FILES
-    ]
-    return pa.table(columns, schema=FILES)
 
 
 def _tasks(files: pa.Table, bytes_per_task: int) -> Iterator[tuple[int, bytes]]:
@@ -226,26 +196,6 @@ def _raise_first(counts: pa.Table) -> None:
     if len(problems):
         error: DeltaMaintenanceError = min(map(pickle.loads, problems.to_pylist()), key=str)
         raise error
-
-
-def _summary(counts: pa.Table, files: pa.Table) -> CheckedRows:
-    violating = counts.filter(pc.greater(counts["violations"], 0))
-    worst = violating.sort_by([("violations", "descending"), (_FILE, "ascending")])
-    worst_files = worst.slice(0, SHOWN_FILES)
-    return CheckedRows(
-        files=files.num_rows,
-        rows=pc.sum(counts["rows"]).as_py() or 0,
-        violations=pc.sum(violating["violations"]).as_py() or 0,
-        violating_files=violating.num_rows,
-        worst_files=tuple(
-            ViolatingFile(
-                path=files["path"][row[_FILE]].as_py(),
-                rows=row["rows"],
-                violations=row["violations"],
-            )
-            for row in worst_files.to_pylist()
-        ),
-    )
 
 
 def needed_columns(

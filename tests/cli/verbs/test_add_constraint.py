@@ -1,4 +1,4 @@
-"""`add-constraint`: options in, Plan or Result out; the job is played by the test."""
+"""`add-constraint`: options in, Plan or Result out; the test plays the job of a larger table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from delta_maintenance.operations.table_change.documents import PropertyChange
 from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
-WORDS = ("Positive", "id > 0")
+WORDS = ("Positive", "id > 0", "--engine", "spark")
 CHANGE = PropertyChange(name="delta.constraints.positive", before=None, after="id > 0")
 FOUND = CheckedRows(
     files=3,
@@ -41,7 +41,7 @@ class Job:
         self.told: list[tuple[str, dict[str, Any]]] = []
 
     def __call__(
-        self, operation: str, job: dict[str, Any], arguments: argparse.Namespace
+        self, operation: str, job: dict[str, Any], arguments: argparse.Namespace, **_: Any
     ) -> dict[str, Any]:
         self.told.append((operation, job))
         self.result["table"] = arguments.table
@@ -86,7 +86,11 @@ def test_the_job_gets_the_options_and_its_result_is_printed(
     [(operation, told)] = job.told
     assert operation == "add-constraint"
     assert AddConstraintOptions.from_json(told["options"]) == AddConstraintOptions(
-        name="Positive", expression="id > 0", operation_id="task-1", other_writers="none"
+        name="Positive",
+        expression="id > 0",
+        engine="spark",
+        operation_id="task-1",
+        other_writers="none",
     )
     assert "delta.constraints.positive: id > 0" in cli(*words).out
     # A generated ID cannot be older than the plan, so the job need not search further back.

@@ -95,7 +95,7 @@ def test_work_for_spark_is_submitted_with_the_options_given(
 ) -> None:
     asked: list[Any] = []
 
-    def run(operation: str, job: Any, arguments: Any) -> dict[str, Any]:
+    def run(operation: str, job: Any, arguments: Any, **_: Any) -> dict[str, Any]:
         asked.append((operation, job))
         return BackfillRowIdsResult(table="t", version=9, status="enabled").to_json()
 

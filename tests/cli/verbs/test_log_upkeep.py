@@ -55,7 +55,7 @@ def test_a_range_for_spark_excludes_later_commits(
 ) -> None:
     asked: list[Any] = []
 
-    def run(operation: str, job: Any, arguments: Any) -> dict[str, Any]:
+    def run(operation: str, job: Any, arguments: Any, **_: Any) -> dict[str, Any]:
         asked.append((operation, job))
         return CompactLogResult(table="t", version=9, status="written", engine="spark").to_json()
 

@@ -132,7 +132,7 @@ def test_options_are_passed_to_spark(
     asked: list[dict[str, Any]] = []
     result = VacuumResult(table="t", version=7, status="partly", deleted=2, failed=1)
 
-    def run_job(operation: str, job: dict[str, Any], _: Any) -> dict[str, Any]:
+    def run_job(operation: str, job: dict[str, Any], _: Any, **__: Any) -> dict[str, Any]:
         asked.append({"operation": operation, **job})
         return plan if job["plan_only"] else result.to_json()
 

@@ -87,7 +87,7 @@ def test_no_argument_of_a_method_weakens_what_its_other_arguments_and_the_log_ho
 def test_no_word_of_a_command_line_weakens_what_its_other_words_the_log_and_a_policy_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse_job(*_: Any) -> None:
+    def refuse_job(*_: Any, **__: Any) -> None:
         raise InvalidRequestError("no job", remedy="none")
 
     monkeypatch.setattr("delta_maintenance.cli.operation_verb.run_spark_job", refuse_job)

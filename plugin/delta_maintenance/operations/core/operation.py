@@ -162,8 +162,8 @@ class OperationRecord(Generic[O, P, R]):
     operators."""
     spark: SparkPart | None = None
     """None if it only works in this process."""
-    works_in_process: bool = True
-    """False if only Spark can do the work."""
+    works_in_process: Callable[[P], bool] = lambda _: True
+    """Returns whether this process could do the work of a plan for Spark."""
     policy: PolicyPart | None = None
     """None if the operation only runs on demand."""
     takes: Literal["snapshot", "table"] = "snapshot"
@@ -208,8 +208,7 @@ class OperationRecord(Generic[O, P, R]):
     @property
     def engines(self) -> tuple[str, ...]:
         """`local`, `spark` or both."""
-        local = ("local",) if self.works_in_process else ()
-        return (*local, "spark") if self.spark is not None else local
+        return ("local", "spark") if self.spark is not None else ("local",)
 
     @property
     def must_set(self) -> tuple[str, ...]:

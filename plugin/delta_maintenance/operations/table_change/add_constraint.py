@@ -1,17 +1,17 @@
 """The `add-constraint` operation: adds a CHECK constraint if all rows satisfy it.
 
-Implements "CHECK Constraints". The expression is SQL as Delta's writers evaluate it, so an engine
-with that dialect checks the rows (`ConstraintCheck`). This module makes the commit, which depends
-on every live file. Files that other writers add in the meantime are checked as well, and only
-those, because the result for a file never changes.
+Implements "CHECK Constraints". The expression is SQL as Delta's writers evaluate it, so Spark
+checks the rows, or this process if its answer is certainly the same (`ConstraintCheck`). This
+module makes the commit, which depends on every live file. Files that other writers add in the
+meantime are checked as well, and only those, because the result for a file never changes.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from delta_maintenance.errors import InvalidRequestError, RefusedError, closest
+from delta_maintenance.errors import InvalidRequestError, RefusedError, closest, locating
 from delta_maintenance.operations.add_constraint import (
     AddConstraintOptions,
     AddConstraintPlan,
@@ -26,11 +26,16 @@ from delta_maintenance.operations.table_change.operation import (
     decide_change,
     require_changeable,
 )
+from delta_maintenance.operations.table_change.row_check import (
+    LocalConstraintCheck,
+    require_evaluable,
+)
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.property_rules import CONSTRAINT_PREFIX
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.condition import columns_of, parse_condition
+from delta_maintenance.protocol.schema.spark_agreement import obstacle_without_spark
 from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -72,7 +77,14 @@ def plan(
     """
     options = options.validated()
     options = replace(options, name=options.name.strip(), expression=options.expression.strip())
-    return _VERB.plan(snapshot, options, context)
+    planned = _VERB.plan(snapshot, options, context)
+    if planned.is_noop:
+        return planned
+    schema = parse_schema(snapshot.metadata.schema_string or "")
+    only_spark = obstacle_without_spark(options.expression, schema)
+    with locating(table=snapshot.table, version=snapshot.version):
+        engine, why = _engine(options, planned.total_size, only_spark)
+    return replace(planned, engine=engine, only_spark=only_spark, reason=f"{planned.reason}; {why}")
 
 
 def apply(
@@ -80,16 +92,17 @@ def apply(
 ) -> AddConstraintResult:
     """Checks the rows of the latest version, and commits if all of them satisfy the constraint.
 
-    `engine` checks the rows; without an engine, only a plan that does nothing can be applied.
+    `engine` checks the rows; without an engine, this process does, unless the plan is for Spark.
     Raises the errors of the check, `RefusedError` if the table was replaced or must no longer be
     changed, and `CommitUnknownError` if the outcome of the commit is unknown.
     """
     context = context or RunContext()
-    if context.engine is None and not plan.is_noop:
-        raise InvalidRequestError(
-            "only Spark can check rows", remedy="run it by delta_maintenance.spark"
+    if not plan.is_noop:
+        require_evaluable(
+            plan.options.expression, plan.only_spark if context.engine is None else None
         )
-    checks = _Checks(context.engine, plan.options)
+        context.require_engine(plan)
+    checks = _Checks(context.engine or LocalConstraintCheck(context.progress), plan.options)
     try:
         while True:
             result = _VERB.apply(table, plan, context, examine=checks.examine)
@@ -218,6 +231,22 @@ def _reason(snapshot: Snapshot, decision: Decision) -> str:
     if decision.is_noop:
         return "the table already has this constraint"
     return f"the rows of {count_text(snapshot.counts.num_files, 'file')} have to be checked"
+
+
+def _engine(
+    options: AddConstraintOptions, size: int, only_spark: str | None
+) -> tuple[Literal["local", "spark"], str]:
+    """Returns the engine for files of this size in bytes, and the reason."""
+    if options.engine == "local":
+        require_evaluable(options.expression, only_spark)
+        return "local", "the local engine was asked for"
+    if options.engine == "spark":
+        return "spark", "Spark was asked for"
+    if only_spark is not None:
+        return "spark", f"only Spark can evaluate the expression, because {only_spark}"
+    if size >= options.auto_spark_bytes:
+        return "spark", "these are more bytes than one process should read"
+    return "local", "these are few enough bytes for one process"
 
 
 def _planned(snapshot: Snapshot, decision: Decision) -> dict[str, Any]:

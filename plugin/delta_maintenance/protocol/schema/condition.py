@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ class Literal:
     text: str
     """Without quotes; numbers, `true` and `false` in lower case."""
     quoted: bool
+    type_word: str | None = field(default=None, compare=False)
+    """The type before the text, as in `DATE '2024-01-01'`, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class Either:
     right: Condition
 
 
-Condition = Comparison | OneOf | IsNull | Prefix | Opaque | Not | Both | Either
+Leaf = Comparison | OneOf | IsNull | Prefix | Opaque
+Condition = Leaf | Not | Both | Either
 
 
 def parse_condition(text: str, *, lenient: bool = False) -> Condition:
@@ -121,30 +124,26 @@ def join_conditions(kind: type[Both] | type[Either], operands: Sequence[Conditio
     return kind(join_conditions(kind, operands[:middle]), join_conditions(kind, operands[middle:]))
 
 
-def columns_of(condition: Condition) -> Iterator[Names]:
-    """Yields the columns of a condition, with repetitions."""
+def leaves_of(condition: Condition) -> Iterator[Leaf]:
+    """Yields the parts of a condition without NOT, AND and OR."""
     match condition:
         case Not(part):
-            yield from columns_of(part)
+            yield from leaves_of(part)
         case Both(left, right) | Either(left, right):
-            yield from columns_of(left)
-            yield from columns_of(right)
-        case Opaque():
-            pass
+            yield from leaves_of(left)
+            yield from leaves_of(right)
         case _:
-            yield condition.column
+            yield condition
+
+
+def columns_of(condition: Condition) -> Iterator[Names]:
+    """Yields the columns of a condition, with repetitions."""
+    return (leaf.column for leaf in leaves_of(condition) if not isinstance(leaf, Opaque))
 
 
 def opaque_parts(condition: Condition) -> Iterator[str]:
     """Yields the texts that are not understood."""
-    match condition:
-        case Opaque(text):
-            yield text
-        case Not(part):
-            yield from opaque_parts(part)
-        case Both(left, right) | Either(left, right):
-            yield from opaque_parts(left)
-            yield from opaque_parts(right)
+    return (leaf.text for leaf in leaves_of(condition) if isinstance(leaf, Opaque))
 
 
 def literal_value(literal: Literal, kind: DeltaType) -> pa.Scalar | None:
@@ -180,7 +179,7 @@ _TOKEN = re.compile(
     rf"""\s*(?:
         (?P<name>{_NAME}(?:\.{_NAME})*)
       | (?P<text>'(?:[^']|'')*')
-      | (?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
+      | (?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?![A-Za-z_0-9.]))
       | (?P<sign><=>|<=|>=|<>|!=|==|=|<|>|\(|\)|,)
       | (?P<other>\S)
     )""",
@@ -364,14 +363,16 @@ class _Parser:
         )
 
     def _literal(self) -> Literal:
-        token = self._take()
+        token, type_word = self._take(), None
         if token is not None and token.word in _TYPES:
-            token = self._take()
+            type_word, token = token.word, self._take()
         if token is None:
             raise self._wrong("a value is missing at its end")
         if token.kind == "text":
-            return Literal(token.text[1:-1].replace("''", "'"), quoted=True)
-        if token.kind == "number" or token.word in ("true", "false"):
+            text = token.text[1:-1].replace("''", "'")
+            return Literal(text, quoted=True, type_word=type_word)
+        is_bare = token.kind == "number" or token.word in ("true", "false")
+        if is_bare and type_word is None:
             return Literal(token.text.lower(), quoted=False)
         if self._lenient and token.word == "cast":
             self._expect("(")
