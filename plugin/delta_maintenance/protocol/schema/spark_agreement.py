@@ -32,6 +32,11 @@ _MOST_CHARACTERS = 10_000
 """Spark's parser fails for expressions of great depth."""
 _TEXT_RULES = ("__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS")
 """Keys in the metadata of columns whose texts Spark does not compare by their bytes alone."""
+_FUNCTIONS = frozenset(
+    f"current_{name}"
+    for name in ("catalog", "database", "date", "path", "schema", "time", "timestamp", "user")
+)
+"""Names that releases of Spark take for functions, even if there is such a column."""
 _DECIMAL_DIGITS = 38
 _INTEGER_DIGITS = 20
 """The digits of the decimal type to which Spark may convert an integer."""
@@ -86,7 +91,7 @@ def _column(names: Names, schema: StructType) -> StructField | None:
     # Java has other rules for the case of some letters.
     [name, *inner] = names
     columns = [item for item in schema.fields if item.name.lower() == name.lower()]
-    if inner or not name.isascii() or len(columns) != 1:
+    if inner or not name.isascii() or name.lower() in _FUNCTIONS or len(columns) != 1:
         return None
     return columns[0] if to_arrow_type(columns[0].type) is not None else None
 
