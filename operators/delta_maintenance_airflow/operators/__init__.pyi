@@ -11,7 +11,7 @@ from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, Del
 
 def __getattr__(name: str) -> Any: ...
 
-class DeltaAddConstraintOperator(DeltaJobOperator):
+class DeltaAddConstraintOperator(DeltaSparkOperator):
     name: str
     expression: str
     def __init__(self, *, name: str, expression: str, **kwargs: Any) -> None: ...
