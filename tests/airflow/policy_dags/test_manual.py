@@ -155,21 +155,21 @@ def test_manual_run_a_constraint_is_checked_by_spark_and_approved(
     table = fresh_table(tmp_path / "t")
     policy({"uri": str(tmp_path / "t"), "other_writers": "spark"})
     given = {"operation": "add-constraint", "table_uri": str(tmp_path / "t")}
-    violated = run_manually(run, **given, options={"name": "positive", "expression": "id > 0"})
+    violated = run_manually(run, **given, options={"name": "positive", "expression": "abs(id) > 0"})
     assert violated["state"] == "failed" and len(somebody.shown) == 1
     told = violated["one_table.run[0]"].told
     assert told["status"] == "failed" and "1 of 9 rows" in told["problem"]
     assert table.open().latest_version() == 1
 
-    options = {"name": "not_negative", "expression": "id >= 0"}
+    options = {"name": "not_negative", "expression": "abs(id) >= 0"}
     found = run_manually(run, **given, options=options)
     assert found["state"] == "success" and len(somebody.shown) == 2
-    assert ": (not set) → id >= 0" in somebody.shown[1]
+    assert ": (not set) → abs(id) >= 0" in somebody.shown[1]
     assert found["one_table.run[0]"].told["operations"] == ["add-constraint: done"]
-    stated = {name: value for name, value in jobs[-1].items() if value is not None}
-    assert stated == {**options, "other_writers": "spark"}
+    asked = add_constraint.AddConstraintOptions(**options, engine="spark", other_writers="spark")
+    assert jobs[-1] == asked.to_json()
     # The protocol already supports constraints now.
-    more = run_manually(run, **given, options={"name": "more", "expression": "id >= -1"})
+    more = run_manually(run, **given, options={"name": "more", "expression": "abs(id) >= -1"})
     assert more["one_table.plan[0]"].told["needs_approval"] is False and len(somebody.shown) == 2
     configuration = table.open().snapshot().metadata.configuration
     assert {name for name in configuration if name.startswith("delta.constraints.")} == {

@@ -99,7 +99,7 @@ CASES = (
         operators.DeltaAddConstraintOperator,
         "add_constraint",
         "committed",
-        arguments={"name": "positive", "expression": "id > 0"},
+        arguments={"name": "positive", "expression": "abs(id) > 0"},
         refused={"expression": " "},
         commits=1,
     ),
