@@ -290,10 +290,11 @@ def test_without_spark_the_error_names_what_to_install(
     assert cli("checkpoint", v2_table, "--dry-run").err == ""
     # This expression is evaluated by Spark only.
     words = ("add-constraint", v2_table, "positive", "abs(id) > 0")
-    assert "--engine" not in cli(*words).err and "delta-maintenance[spark]" in cli(*words).err
-    local = cli(*words, "--engine", "local")
-    assert (local.status, local.out) == (2, "")
-    assert "only Spark can evaluate abs(id) > 0, because it has other parts than" in local.err
+    assert "--engine" not in cli(*words).err and "delta-maintenance[spark], or" in cli(*words).err
+    for engine in ("auto", "local"):
+        refused = cli(*words, "--engine", engine)
+        assert (refused.status, refused.out) == (2, "")
+        assert "only Spark can evaluate abs(id) > 0, because it has other parts" in refused.err
     assert "warning: the run needs Spark" in cli(*words, "--dry-run").err
     assert cli(*words, "--dry-run", "--master", "sc://spark:15002").err == ""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))

@@ -151,8 +151,7 @@ def _run(verb: _Verb) -> None:
     elif dry_run:
         verb.conclude(prepared.plan, prepared.listing)
         if not in_process:
-            possible = record.works_in_process(prepared.plan)
-            problem = missing_spark(arguments, works_in_process=possible)
+            problem = missing_spark(arguments, only_spark=record.only_spark(prepared.plan))
             warn([] if problem is None else [f"the run needs Spark, and {problem}"])
     else:
         verb.conclude(result if in_process else verb.submit(options, prepared.plan))
@@ -186,9 +185,9 @@ class _Verb:
             "plan_only": arguments.dry_run,
             "report_uri": None if report is None else absolute(report),
         }
-        possible = plan is None or record.works_in_process(plan)
+        only_spark = None if plan is None else record.only_spark(plan)
         document, seconds = split_task_seconds(
-            run_spark_job(record.name, job, arguments, works_in_process=possible)
+            run_spark_job(record.name, job, arguments, only_spark=only_spark)
         )
         self.row.worked_on_spark(seconds)
         return (record.plan if arguments.dry_run else record.result).from_json(document)

@@ -36,14 +36,14 @@ def run_spark_job(
     job: Mapping[str, Any],
     arguments: argparse.Namespace,
     *,
-    works_in_process: bool = True,
+    only_spark: str | None = None,
 ) -> dict[str, Any]:
     """Runs a job to its end and returns the JSON of its Result.
 
     `job` contains the fields of the specification besides operation, table and storage options.
-    `works_in_process`: whether the work can be done without Spark. Raises the error that the job
-    reports, `DeltaMaintenanceError` with the last line of its log if
-    it ended without a report, and `InvalidRequestError` if Spark is not available.
+    `only_spark` is that of the record, for the message where Spark is missing. Raises the error
+    that the job reports, `DeltaMaintenanceError` with the last line of its log if it ended without
+    a report, and `InvalidRequestError` if Spark is not available.
     """
     # Loads pydantic, which `--help` does not need.
     from delta_maintenance.submission.configuration import (
@@ -76,7 +76,7 @@ def run_spark_job(
                 )
             command = connect_command(*files)
         else:
-            home = find_spark_home(works_in_process=works_in_process)
+            home = find_spark_home(only_spark=only_spark)
             environment["SPARK_HOME"] = os.fspath(home)
             command = submit_command(
                 *files,
@@ -89,14 +89,14 @@ def run_spark_job(
         return _result(report_file, last_line, needs_java=remote is None)
 
 
-def missing_spark(arguments: argparse.Namespace, *, works_in_process: bool) -> str | None:
+def missing_spark(arguments: argparse.Namespace, *, only_spark: str | None) -> str | None:
     """Returns why a job could not be started here, with the remedy; None if it could."""
     from delta_maintenance.submission.spark_submit import find_spark_home
 
     if _remote(arguments.master) is not None:
         return None
     try:
-        find_spark_home(works_in_process=works_in_process)
+        find_spark_home(only_spark=only_spark)
     except InvalidRequestError as error:
         return str(error)
     return None

@@ -237,7 +237,7 @@ def _run(
                 operation_run.document = prepared.plan
             elif prepared is None or (record.needs_job(prepared.plan) and context.engine is None):
                 remedy = "give DeltaTable a session (spark=…)"
-                if prepared is None or record.works_in_process(prepared.plan):
+                if prepared is None or record.only_spark(prepared.plan) is None:
                     remedy += ", or choose engine='local'"
                 raise InvalidRequestError(f"this {record.name} needs Spark", remedy=remedy)
             else:

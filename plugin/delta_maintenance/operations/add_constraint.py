@@ -192,7 +192,7 @@ RECORD = OperationRecord(
     requires=("change-metadata",),
     subjects=("name", "expression"),
     spark=SparkPart(engine="delta_maintenance.spark.constraint_check:SparkConstraintCheck"),
-    works_in_process=lambda plan: plan.only_spark is None,
+    only_spark=lambda plan: plan.only_spark,
     decisive=DECISIVE,
     asks_for_approval=raises_protocol,
     planned_amounts=planned_amounts,

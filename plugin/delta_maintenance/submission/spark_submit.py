@@ -64,11 +64,11 @@ def connect_command(
     return [sys.executable, os.fspath(application), "--spec", spec, "--report", report]
 
 
-def find_spark_home(*, works_in_process: bool = True) -> Path:
+def find_spark_home(*, only_spark: str | None = None) -> Path:
     """Returns SPARK_HOME, or else the installed pyspark. Raises `InvalidRequestError`
     without both, and for a version that is too old.
 
-    `works_in_process`: whether the work can be done without Spark.
+    `only_spark` states why this process cannot do the work instead, as a clause.
     """
     spark_home = os.environ.get("SPARK_HOME")
     if spark_home:
@@ -81,8 +81,10 @@ def find_spark_home(*, works_in_process: bool = True) -> Path:
         problem = "pyspark is not installed here and SPARK_HOME is not set"
     if not (home / "bin" / "spark-submit").is_file():
         remedy = "install delta-maintenance[spark]"
-        if works_in_process:
+        if only_spark is None:
             remedy += ", or use --engine local"
+        else:
+            problem = f"{only_spark}, and {problem}"
         raise InvalidRequestError(problem, remedy=f"{remedy}, or set SPARK_HOME")
     if version := spark_version(home):
         require_spark(version, origin=os.fspath(home))

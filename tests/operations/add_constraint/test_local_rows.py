@@ -207,7 +207,7 @@ def test_a_column_that_gets_another_type_after_the_plan_is_not_compared(
         ({"auto_spark_bytes": 1}, "spark", "more bytes than one process should read"),
         ({"engine": "spark"}, "spark", "Spark was asked for"),
         ({"engine": "local", "auto_spark_bytes": 1}, "local", "the local engine was asked for"),
-        ({"expression": "id % 2 = 0"}, "spark", "only Spark can evaluate the expression, because"),
+        ({"expression": "id % 2 = 0"}, "spark", "only Spark can evaluate id % 2 = 0, because"),
     ],
 )
 def test_the_plan_states_the_engine_and_why(

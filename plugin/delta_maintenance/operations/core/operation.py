@@ -162,8 +162,8 @@ class OperationRecord(Generic[O, P, R]):
     operators."""
     spark: SparkPart | None = None
     """None if it only works in this process."""
-    works_in_process: Callable[[P], bool] = lambda _: True
-    """Returns whether this process could do the work of a plan for Spark."""
+    only_spark: Callable[[P], str | None] = lambda _: None
+    """Returns why this process could not do the work of a plan for Spark, as a clause."""
     policy: PolicyPart | None = None
     """None if the operation only runs on demand."""
     takes: Literal["snapshot", "table"] = "snapshot"

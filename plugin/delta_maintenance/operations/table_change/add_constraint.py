@@ -29,13 +29,13 @@ from delta_maintenance.operations.table_change.operation import (
 from delta_maintenance.operations.table_change.row_check import (
     LocalConstraintCheck,
     require_evaluable,
+    spark_only,
 )
 from delta_maintenance.protocol.changes.enable import ChangeRequest, TableChange
 from delta_maintenance.protocol.changes.property_rules import CONSTRAINT_PREFIX
 from delta_maintenance.protocol.commit.staged import StagedActions
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.schema.condition import columns_of, parse_condition
-from delta_maintenance.protocol.schema.spark_agreement import obstacle_without_spark
 from delta_maintenance.protocol.schema.types import parse_schema
 from delta_maintenance.table.commit.outcome import require_committable, require_no_external_log
 from delta_maintenance.table.read.snapshot import Snapshot
@@ -81,7 +81,7 @@ def plan(
     if planned.is_noop:
         return planned
     schema = parse_schema(snapshot.metadata.schema_string or "")
-    only_spark = obstacle_without_spark(options.expression, schema)
+    only_spark = spark_only(options.expression, schema)
     with locating(table=snapshot.table, version=snapshot.version):
         engine, why = _engine(options, planned.total_size, only_spark)
     return replace(planned, engine=engine, only_spark=only_spark, reason=f"{planned.reason}; {why}")
@@ -98,9 +98,7 @@ def apply(
     """
     context = context or RunContext()
     if not plan.is_noop:
-        require_evaluable(
-            plan.options.expression, plan.only_spark if context.engine is None else None
-        )
+        require_evaluable(plan.only_spark if context.engine is None else None)
         context.require_engine(plan)
     checks = _Checks(context.engine or LocalConstraintCheck(context.progress), plan.options)
     try:
@@ -238,12 +236,12 @@ def _engine(
 ) -> tuple[Literal["local", "spark"], str]:
     """Returns the engine for files of this size in bytes, and the reason."""
     if options.engine == "local":
-        require_evaluable(options.expression, only_spark)
+        require_evaluable(only_spark)
         return "local", "the local engine was asked for"
     if options.engine == "spark":
         return "spark", "Spark was asked for"
     if only_spark is not None:
-        return "spark", f"only Spark can evaluate the expression, because {only_spark}"
+        return "spark", only_spark
     if size >= options.auto_spark_bytes:
         return "spark", "these are more bytes than one process should read"
     return "local", "these are few enough bytes for one process"

@@ -18,7 +18,7 @@ from delta_maintenance.operations.rewriting.engine import default_workers
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
 from delta_maintenance.protocol.schema.evaluation import RowCondition
 from delta_maintenance.protocol.schema.spark_agreement import obstacle_without_spark
-from delta_maintenance.protocol.schema.types import parse_schema
+from delta_maintenance.protocol.schema.types import StructType, parse_schema
 from delta_maintenance.storage.core.streams import StreamingPool
 from delta_maintenance.table.data.row_reader import FILES, RowLayout, RowReader
 from delta_maintenance.table.progress import Progress, ignore_progress
@@ -42,7 +42,7 @@ class LocalConstraintCheck:
         as after a change of a column's type.
         """
         schema = parse_schema(snapshot.metadata.schema_string or "")
-        require_evaluable(expression, obstacle_without_spark(expression, schema))
+        require_evaluable(spark_only(expression, schema))
         condition = RowCondition(expression, schema)
         # Whether a timestamp is null does not depend on a time zone.
         layout = RowLayout.of(snapshot, condition.columns, zone=UTC)
@@ -71,13 +71,19 @@ class LocalConstraintCheck:
             )
 
 
-def require_evaluable(expression: str, obstacle: str | None) -> None:
-    """Raises `InvalidRequestError` if there is an obstacle to the evaluation in this process."""
-    if obstacle is not None:
-        raise InvalidRequestError(
-            f"only Spark can evaluate {expression}, because {obstacle}",
-            remedy="install delta-maintenance[spark], and use --engine spark",
-        )
+def spark_only(expression: str, schema: StructType) -> str | None:
+    """Returns why only Spark can evaluate the expression, as a clause; None if this process can."""
+    obstacle = obstacle_without_spark(expression, schema)
+    if obstacle is None:
+        return None
+    return f"only Spark can evaluate {expression}, because {obstacle}"
+
+
+def require_evaluable(only_spark: str | None) -> None:
+    """Raises `InvalidRequestError` if this process cannot evaluate the expression."""
+    if only_spark is not None:
+        remedy = "install delta-maintenance[spark], and use --engine spark"
+        raise InvalidRequestError(only_spark, remedy=remedy)
 
 
 def check_files(
