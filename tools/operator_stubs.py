@@ -25,7 +25,7 @@ from delta_maintenance_airflow.operators.base import (
     DeltaMaintenanceOperator,
     DeltaReportingOperator,
 )
-from delta_maintenance_airflow.operators.spark_base import DeltaJobOperator, DeltaSparkOperator
+from delta_maintenance_airflow.operators.spark_base import DeltaSparkOperator
 
 def __getattr__(name: str) -> Any: ...
 """
