@@ -124,7 +124,7 @@ def test_a_constraint_that_is_there_starts_no_job_and_can_be_removed(
     builder.commit([protocol(1, 3), there])
     root = builder.store.root
     outcome = cli("add-constraint", root, *WORDS)
-    assert outcome.status == 0 and "nothing-to-do" in outcome.out
+    assert outcome.status == 0 and "nothing to do" in outcome.out
     refused = cli("add-constraint", root, "positive", "id > 1")
     assert refused.status == 3 and "--unset delta.constraints.positive" in refused.err
     removed = cli("set-properties", root, "--unset", "delta.constraints.positive")

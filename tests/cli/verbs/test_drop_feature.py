@@ -55,7 +55,7 @@ def test_the_result_reports_what_was_done(cli: Any, build: Build) -> None:
     assert [c.kind for c in result.commits] == ["switch-off", "strip-files", "strip-files", "drop"]
     assert open_table(root).history(limit=1)[0].commit_info["operationId"] == "mine"
     again = cli(*words)
-    assert again.status == 0 and "nothing-to-do" in again.out
+    assert again.status == 0 and "nothing to do" in again.out
 
 
 def test_a_drop_that_has_to_wait_says_until_when(cli: Any, build: Build) -> None:
@@ -74,7 +74,7 @@ def test_a_drop_that_has_to_wait_says_until_when(cli: Any, build: Build) -> None
     [
         ("appendOnly", 3, "cannot be dropped"),
         ("unheardOf", 3, "unknown table feature"),
-        ("checkpointProtection", 0, "nothing-to-do"),
+        ("checkpointProtection", 0, "nothing to do"),
     ],
 )
 def test_other_features_are_dropped(

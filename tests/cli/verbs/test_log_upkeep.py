@@ -78,7 +78,7 @@ def test_compact_log_takes_a_range_and_prints_the_result(cli: Any, builder: Tabl
     assert outcome.status == 0 and result.status == "written"
     assert result.windows[0].path == f"_delta_log/{compaction_name(1, 2)}"
     again = cli("compact-log", builder.store.root, *words)
-    assert again.status == 0 and "nothing-to-do" in again.out
+    assert again.status == 0 and "nothing to do" in again.out
 
 
 def test_a_window_that_is_refused_after_another_is_a_failure_part_way(
@@ -107,7 +107,7 @@ def test_clean_log_deletes_and_prints_the_result(cli: Any, old: TableBuilder) ->
     assert outcome.status == 0 and outcome.err == ""
     assert (result.status, result.oldest_version) == ("cleaned", 1)
     assert old.names() == [classic_checkpoint_name(1), commit_name(1), commit_name(2)]
-    assert "nothing-to-do" in cli("clean-log", old.store.root).out
+    assert "nothing to do" in cli("clean-log", old.store.root).out
 
 
 def test_the_retention_is_kept_without_two_flags(cli: Any, old: TableBuilder) -> None:

@@ -55,7 +55,7 @@ def test_upgrade_protocol_commits_and_prints_the_result(cli: Any, builder: Table
     )
     assert committed(builder)[0]["commitInfo"]["operationId"] == "task-1"
     again = cli(*words, *more)
-    assert again.status == 0 and "nothing-to-do" in again.out
+    assert again.status == 0 and "nothing to do" in again.out
 
 
 def test_set_properties_commits_and_prints_the_result(cli: Any, builder: TableBuilder) -> None:

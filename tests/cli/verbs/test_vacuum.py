@@ -70,7 +70,7 @@ def test_a_run_deletes_exactly_the_files_of_the_dry_run(cli: Any, table: Folder)
     assert before - table.files() == dry
     assert set(outcome.document) == {field.name for field in fields(VacuumResult)}
     again = cli("vacuum", root)
-    assert again.status == 0 and "nothing-to-do" in again.out
+    assert again.status == 0 and "nothing to do" in again.out
 
 
 def test_options_reach_the_plan(cli: Any, table: Folder, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def _print(plans: Sequence[PendingPlan], *, with_ids: bool) -> None:
         evidence = [f"due: {plan.reason}", *plan.facts.get("reason", ())]
         evidence += [f"held by {held_files}" for held_files in plan.held]
         for line in evidence:
-            print(fill(printable(line), initial_indent=_INDENT, subsequent_indent=_INDENT))
+            print(fill(printable(line), 79, initial_indent=_INDENT, subsequent_indent=_INDENT))
 
 
 def _with_ids(plans: Sequence[PendingPlan], ids: Sequence[str]) -> list[PendingPlan]:

@@ -268,7 +268,7 @@ class OperationRecord(Generic[O, P, R]):
         own = (self.plan_facts if planned else self.result_facts)(document)
         first = {"table": document.table, "version": document.version}
         if not planned and "status" not in own:
-            first["status"] = document.status
+            first["status"] = document.status.replace("-", " ")
         return {**first, **own, "notes": document.notes}
 
     def wrote_to_table(self, result: R) -> bool:
