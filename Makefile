@@ -45,7 +45,7 @@ quick: python ## In two minutes: lint, types, and short tests that start nothing
 # The types of the orchestrators need their packages, which only .venv has.
 quick-types:
 	$(PY) -m mypy $(if $(filter %-quick,$(VENV)),-p delta_maintenance)
-	$(PY) -m mypy tools
+	$(if $(filter %-quick,$(VENV)),,$(PY) -m mypy tools)
 
 quick-tests:
 	$(PY) -m ruff check

@@ -115,6 +115,20 @@ def test_columns_are_set_changed_and_removed_in_one_commit_each() -> None:
     assert change(table, none=True).status == "nothing-to-do"
 
 
+@pytest.mark.conformance("TXN-10")
+@pytest.mark.parametrize("planned", [(), ("n1",)], ids=["removal", "replacement"])
+def test_columns_that_another_writer_set_after_the_plan_stay(planned: tuple[str, ...]) -> None:
+    table = table_of(log.add("a", stats=stats(id=1, n0=2, n1=3)))
+    change(table, "id")
+    opened = Table(table.store)
+    options = SetClusteringOptions(by=planned, none=not planned)
+    plan = set_clustering.plan(opened.snapshot(), options, CONTEXT)
+    assert change(table, "n0").status == "committed"
+    result = set_clustering.apply(opened, plan, CONTEXT)
+    assert result.status == "conflict" and "plan again" in (result.problem or "")
+    assert domain(table)["clusteringColumns"] == [["n0"]]
+
+
 def test_removing_columns_that_a_table_does_not_have_adds_no_feature() -> None:
     table = table_of()
     assert change(table, none=True).status == "nothing-to-do"

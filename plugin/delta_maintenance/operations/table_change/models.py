@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from delta_maintenance.operations.table_change.documents import (
     ChangeOptions,
@@ -29,6 +29,11 @@ R = TypeVar("R")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The future protocol and metadata of a table, and the name of the commit."""
+
+    compared: ClassVar[tuple[str, ...]] = ("protocol_before", "protocol_after", "changes")
+    """The properties and fields in which it must equal a plan that is to be applied. A subclass
+    that changes something else names that as well.
+    """
 
     operation: str
     parameters: Mapping[str, Any]

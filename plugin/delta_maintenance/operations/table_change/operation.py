@@ -174,11 +174,7 @@ def _stage(transaction: Transaction, decision: Decision) -> None:
 
 
 def _is_planned(decision: Decision, plan: ChangePlan) -> bool:
-    return (decision.protocol_before, decision.protocol_after, decision.changes) == (
-        plan.protocol_before,
-        plan.protocol_after,
-        plan.changes,
-    )
+    return all(getattr(decision, name) == getattr(plan, name) for name in decision.compared)
 
 
 def _ending(outcome: CommitOutcome, plan: ChangePlan) -> ChangeOutcome:

@@ -9,7 +9,7 @@ Statistics that are missing are computed and committed first, by `recompute-stat
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -58,6 +58,8 @@ FEATURES = ("clustering", "domainMetadata")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusteringDecision(Decision):
     """A decision with the clustering columns before and after it, by logical names."""
+
+    compared: ClassVar[tuple[str, ...]] = (*Decision.compared, "columns_before", "columns_after")
 
     columns_before: tuple[str, ...] = ()
     columns_after: tuple[str, ...] = ()
