@@ -83,7 +83,8 @@ def run_process(argv: Sequence[str], *, env: Mapping[str, str] | None = None) ->
 def compile_modules() -> None:
     """Compile the modules of both sides to bytecode, as their installation by pip does."""
     specs = [find_spec(name) for name in _COMPILED]
-    folders = [spec.submodule_search_locations[0] for spec in specs if spec and spec.parent]
+    locations_of = [spec.submodule_search_locations for spec in specs if spec is not None]
+    folders = [locations[0] for locations in locations_of if locations]
     # A folder may be read-only: then each process compiles its modules again, on both sides.
     subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=False)
 

@@ -105,7 +105,8 @@ def _svg(chart: pygal.Graph) -> bytes:
         # The settings of a script that is left out.
         for script in [child for child in parent if str(child.tag).endswith("script")]:
             parent.remove(script)
-    return ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
+    text: bytes = ElementTree.tostring(tree, encoding="utf-8", xml_declaration=True)
+    return text
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

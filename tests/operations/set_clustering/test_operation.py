@@ -115,7 +115,7 @@ def test_columns_are_set_changed_and_removed_in_one_commit_each() -> None:
     assert change(table, none=True).status == "nothing-to-do"
 
 
-@pytest.mark.conformance("TXN-10")
+@pytest.mark.conformance("TXN-04")
 @pytest.mark.parametrize("planned", [(), ("n1",)], ids=["removal", "replacement"])
 def test_columns_that_another_writer_set_after_the_plan_stay(planned: tuple[str, ...]) -> None:
     table = table_of(log.add("a", stats=stats(id=1, n0=2, n1=3)))
