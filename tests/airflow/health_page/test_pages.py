@@ -388,8 +388,9 @@ def test_the_page_shows_the_findings_of_an_assessment(
     assert "10 commits" in text
     assert "v2Checkpoint" in text
     assert "9 – version" not in text
-    # All its files have about one size, which is said instead of drawn.
-    assert text.count("As a table") == 2
+    # One bar of commits, and files of about one size, are said instead of drawn.
+    assert text.count("As a table") == 1
+    assert "10 are retained, " in text
     assert re.search(r"All \d+ files have .* to .*\.", text)
     rows = site.get("/").text
     assert "operation=checkpoint" in rows

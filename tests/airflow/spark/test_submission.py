@@ -424,7 +424,7 @@ def test_a_constraint_that_lost_a_race_is_retried(
         task_id="task",
         table_uri=classic_table.store.root,
         name="natural",
-        expression="id >= 0",
+        expression="abs(id) >= 0",
         report_folder=str(tmp_path / "reports"),
     )
     result = {"table": classic_table.store.root, "version": 1}
