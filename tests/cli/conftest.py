@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from delta_maintenance.cli import output
 from delta_maintenance.cli.main import main
 from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
@@ -44,8 +46,10 @@ def buffered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Runs the command with these words and gives back how it ended."""
+    # On a slow machine, lines about progress would be among the messages.
+    monkeypatch.setattr(output, "_QUIET", timedelta.max)
 
     def run(*words: object) -> Outcome:
         capsys.readouterr()
