@@ -216,7 +216,7 @@ def test_the_dagster_tutorial_maintains_a_table_in_an_empty_folder(
 ) -> None:
     text = (ROOT / "docs" / "start" / "dagster.md").read_text()
     blocks = re.findall(r"^```(sh|python|yaml)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    (file,) = re.findall(r"The scaffold is `(\S+)`", text)
+    (file,) = re.findall(r"Replace the generated file `(\S+)` by", text)
     script = ["set -eu"]
     for language, block in blocks:
         if language == "python":

@@ -116,11 +116,12 @@ def test_both_engines_find_the_same(
     local, ours = both(spark, table, **options)
     assert rows(ours) == rows(local) and len(rows(local)) > 10
     plans = [
-        surveyed.plan.to_json() | {"options": None, "engine": None, "groups": None, "folders": None}
+        surveyed.plan.to_json()
+        | {"options": None, "engine": None, "groups": None, "folders": None, "oldest": None}
         for surveyed in (local, ours)
     ]
     assert plans[0] == plans[1]
-    # Only the local engine counts folders.
+    # Only the local engine counts folders and states the oldest file.
     assert local.plan.folders and not ours.plan.folders
     for mine, theirs in zip(ours.plan.groups, local.plan.groups, strict=True):
         assert (mine.reason, mine.count, mine.bytes) == (theirs.reason, theirs.count, theirs.bytes)
