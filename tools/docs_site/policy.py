@@ -6,14 +6,21 @@ import json
 from typing import Any
 
 from docs_site.markdown import code, sentence, table
-from docs_site.source import ROOT
+
+_HEAD = """# Policy file
+
+<!-- Written by tools/policy_schema.py. -->
+
+Every key of a policy file. The guide to [policies](../guides/policies.md) explains how the keys work
+together. Editors that support JSON Schema use [policy.schema.json](../policy.schema.json) to
+complete and check the file.
+"""
 
 
-def schema(_: str) -> str:
-    """A table for the document and for each object inside it."""
-    document = json.loads((ROOT / "docs" / "policy.schema.json").read_text())
-    parts = [f"## The document\n\n{_object(document)}"]
-    for name, definition in sorted(document["$defs"].items()):
+def page(schema: dict[str, Any]) -> str:
+    """A table for the document and for each object inside it, in Markdown."""
+    parts = [_HEAD, f"## The document\n\n{_object(schema)}"]
+    for name, definition in sorted(schema["$defs"].items()):
         parts.append(f"## {name}\n\n{_object(definition)}")
     return "\n".join(parts)
 
@@ -49,4 +56,6 @@ def _type(field: dict[str, Any]) -> str:
 
 
 def _default(field: dict[str, Any]) -> str:
-    return code(json.dumps(field["default"])) if field.get("default") is not None else ""
+    # The defaults inside an object are in the table of the object.
+    default = field.get("default")
+    return "" if default is None or isinstance(default, dict) else code(json.dumps(default))

@@ -303,9 +303,16 @@ tables: [{uri: /t}]
 # For editors and for orchestrators.
 
 
-def test_the_published_schema_is_current() -> None:
+def test_the_published_schema_and_its_page_are_current(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(DOCS.parent / "tools")
+    from docs_site.policy import page
+
+    schema = json_schema()
     written = json.loads((DOCS / "policy.schema.json").read_text())
-    assert written == json_schema(), "run tools/policy_schema.py"
+    assert written == schema, "run tools/policy_schema.py"
+    assert (DOCS / "reference" / "policy.md").read_text() == page(schema), (
+        "run tools/policy_schema.py"
+    )
 
 
 def test_the_schema_accepts_what_the_loader_accepts() -> None:
