@@ -154,3 +154,15 @@ def test_a_broken_table_hides_no_plan_of_another(cli: Any, lake: Lake) -> None:
     outcome = cli("approve", lake.policy)
     assert outcome.status == 5 and "clean: table" in outcome.err
     assert "vacuum of a" in outcome.out and "vacuum of b" in outcome.out
+
+
+def test_the_status_of_chosen_plans_is_theirs(
+    cli: Any, lake: Lake, answer: Callable[[str], None]
+) -> None:
+    (lake.root / "lake/clean/_delta_log" / f"{0:020}.json").write_text("{")
+    answer("1")
+    chosen = cli("approve", lake.policy)
+    assert chosen.status == 0 and "clean: table" in chosen.err
+    assert lake.dead == ["b"]
+    assert cli("approve", lake.policy, "--yes").status == 5
+    assert lake.dead == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance import clock
 from delta_maintenance.errors import InvalidRequestError, RefusedError, VersionNotFoundError
 from delta_maintenance.operations import clean_log, keep_version
 from delta_maintenance.operations.core import RunContext
@@ -184,6 +185,11 @@ def test_the_end_and_the_purpose_of_a_kept_version_can_be_changed() -> None:
         KeptVersion(name="audit", version=1, until=later, why="again"),
     )
     assert keep(table, "audit", keep=1, until=later, why="again").status == "nothing-to-do"
+    planned = keep_version.plan(
+        table.open().snapshot(), KeepVersionOptions(name="audit"), RunContext.at(NOW)
+    )
+    assert planned.kept.until is None
+    assert planned.reason.endswith(f"; before, audit, version 1, until {clock.text(later)}, again")
 
 
 def test_versions_that_cannot_be_kept_are_refused_and_leave_no_name() -> None:

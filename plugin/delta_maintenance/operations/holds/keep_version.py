@@ -90,6 +90,8 @@ def plan(
             if action == "none"
             else f"version {kept.version} can be opened, and all of its data files exist"
         )
+        if action == "change" and stored_version is not None:
+            reason = f"{reason}; before, {stored_version}"
         notes = _notes(snapshot, opened, options.until)
     return KeepVersionPlan(
         table=snapshot.table,
