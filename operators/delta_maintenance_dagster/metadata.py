@@ -215,6 +215,11 @@ def _launchpad_link(job: str, run: dg.DagsterRun, config: str) -> str | None:
 
 def of_health(health: TableHealth) -> Metadata:
     """Returns numbers of one version, always with the same names, so that Dagster plots them."""
+    backlog = {
+        name: number
+        for name in ("unpublished_commits", "unreported_commits")
+        if (number := getattr(health, name)) is not None
+    }
     return {
         "log": dg.MetadataValue.md(log_picture(health.commits)),
         **_numbers(
@@ -226,6 +231,7 @@ def of_health(health: TableHealth) -> Metadata:
             small_file_share=float(health.small_file_share),
             reclaimable_bytes=health.reclaimable_bytes,
             deletion_vector_share=float(health.deletion_vector_share),
+            **backlog,
         ),
         "protocol": dg.MetadataValue.text(protocol_of(health)),
     }

@@ -124,6 +124,7 @@ STEADY = {
     "delta_maintenance_oldest_assessment_timestamp_seconds": "0+60x6000",
     'delta_maintenance_table_failing{table="orders"}': "0x6000",
     'delta_maintenance_table_commits_since_checkpoint{table="orders"}': "90x6000",
+    'delta_maintenance_table_unreported_commits{table="orders"}': "9x6000",
 }
 
 
@@ -156,6 +157,12 @@ STEADY = {
         ),
         ("DeltaMetricsMissing", {"delta_maintenance_failing_tables": "_x6000"}, 14, 16),
         ("DeltaPlansWaiting", {"delta_maintenance_waiting_plans": "2x6000"}, 4319, 4321),
+        (
+            "DeltaWritersWait",
+            {'delta_maintenance_table_unreported_commits{table="orders"}': "10x6000"},
+            14,
+            16,
+        ),
         (
             "DeltaCheckpointsMissing",
             {'delta_maintenance_table_commits_since_checkpoint{table="orders"}': "501x6000"},

@@ -66,6 +66,14 @@ def test_tables_are_counted_by_status_and_their_numbers_added() -> None:
     assert found["delta_maintenance_table_waiting_plans"] == {"a": 0, "b": 2, "never": 0}
 
 
+def test_only_a_catalog_managed_table_has_series_of_its_backlog() -> None:
+    managed = replace(health(), unpublished_commits=3, unreported_commits=9)
+    tables = parsed([facts("managed", health=managed), facts("other")])
+    for name, number in (("unpublished_commits", 3), ("unreported_commits", 9)):
+        assert tables[f"delta_maintenance_{name}"] == {"": number}
+        assert tables[f"delta_maintenance_table_{name}"] == {"managed": number}
+
+
 def test_without_a_table_the_text_is_valid() -> None:
     found = parsed([])
     assert found["delta_maintenance_small_files_ratio"] == {"": 0}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from delta_maintenance.operations.health.models import BACKLOG_COMMITS, TableHealth
+from delta_maintenance.operations.health.models import BACKLOG_COMMITS, MOST_UNREPORTED, TableHealth
 from delta_maintenance_airflow.health_page.rows import TableRow
 
 Tier = Literal["critical", "warning", "healthy", "unknown"]
@@ -113,11 +113,12 @@ ANOMALIES: tuple[Anomaly, ...] = (
         holds=lambda row: row.status == "failed",
     ),
     Anomaly(
-        key="publication-backlog",
-        title="Publication backlog",
+        key="writers-wait",
+        title="Writers wait",
         tier="critical",
-        meaning=f"{BACKLOG_COMMITS} or more commits are not reported to the catalog as published",
-        holds=_of_health(lambda health: (health.unreported_commits or 0) >= BACKLOG_COMMITS),
+        meaning=f"{MOST_UNREPORTED} commits are not reported to the catalog as published, and it "
+        "refuses further ones",
+        holds=_of_health(lambda health: (health.unreported_commits or 0) >= MOST_UNREPORTED),
     ),
     Anomaly(
         key="unsafe-commits",
@@ -144,6 +145,13 @@ ANOMALIES: tuple[Anomaly, ...] = (
         tier="critical",
         meaning=f"more than {OLD_CHECKPOINT_COMMITS} commits since the last one",
         holds=_of_health(lambda health: health.commits_since_checkpoint > OLD_CHECKPOINT_COMMITS),
+    ),
+    Anomaly(
+        key="publication-backlog",
+        title="Publication backlog",
+        tier="warning",
+        meaning=f"{BACKLOG_COMMITS} or more commits are not reported to the catalog as published",
+        holds=_of_health(lambda health: (health.unreported_commits or 0) >= BACKLOG_COMMITS),
     ),
     Anomaly(
         key="deleted-rows",

@@ -72,15 +72,16 @@ class HealthMeasure:
 
     of_all: Metric
     of_table: Metric
-    number: Callable[[TableHealth], float]
+    number: Callable[[TableHealth], float | None]
+    """None for a table to which it does not apply, which then has no series."""
     whole: Callable[[TableHealth], int] | None = None
     """For a share: the number whose share it is."""
 
     def sum_of(self, healths: Sequence[TableHealth]) -> float:
         """The number of all tables."""
         if self.whole is None:
-            return sum(map(self.number, healths))
-        total = sum(self.number(health) * self.whole(health) for health in healths)
+            return sum(self.number(health) or 0 for health in healths)
+        total = sum((self.number(health) or 0) * self.whole(health) for health in healths)
         return total / (sum(map(self.whole, healths)) or 1)
 
 
@@ -123,6 +124,14 @@ HEALTH_MEASURES = (
             unit="bytes",
         ),
         lambda health: health.reclaimable_bytes,
+    ),
+    HealthMeasure(
+        *_pair("unpublished_commits", "Commits that the catalog ratified, not published yet"),
+        lambda health: health.unpublished_commits,
+    ),
+    HealthMeasure(
+        *_pair("unreported_commits", "Commits that the catalog does not know to be published"),
+        lambda health: health.unreported_commits,
     ),
 )
 FAILING = Metric(

@@ -66,7 +66,12 @@ def _by_table(tables: Sequence[TableFacts]) -> Iterator[Family]:
     healths = {label: table.health for label, table in labelled.items() if table.health is not None}
     for measure in HEALTH_MEASURES:
         yield Family(
-            measure.of_table, [(label, measure.number(health)) for label, health in healths.items()]
+            measure.of_table,
+            [
+                (label, number)
+                for label, health in healths.items()
+                if (number := measure.number(health)) is not None
+            ],
         )
     yield Family(
         metrics.TABLE_FAILING, [(label, int(table.is_failing)) for label, table in labelled.items()]

@@ -55,6 +55,8 @@ def spark_commit(version: int, is_conditional: bool) -> SparkCommit:
     ("anomaly", "has", "has_not"),
     [
         ("publication-backlog", {"unreported_commits": 8}, {"unreported_commits": 7}),
+        ("publication-backlog", {"unreported_commits": 9}, {"unreported_commits": None}),
+        ("writers-wait", {"unreported_commits": 10}, {}),
         (
             "unsafe-commits",
             {"spark_commits": (spark_commit(1, True), spark_commit(2, False))},

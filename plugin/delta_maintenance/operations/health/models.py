@@ -213,6 +213,8 @@ class TableHealth(Shown, Record):
     None for other tables, and if the table was opened without its catalog."""
     unreported_commits: int | None = None
     """Commits that the catalog does not know to be published, and counts; None as above."""
+    oldest_unreported_commit: Instant | None = None
+    """The in-commit timestamp of the oldest of them; None if there is none."""
     kept_versions: tuple[KeptVersion, ...] = ()
     """The kept versions in the log, including those that have ended."""
     warnings: tuple[str, ...] = ()
@@ -265,7 +267,8 @@ def _log(health: TableHealth) -> Facts:
     if health.unpublished_commits is not None:
         backlog = (
             f"{count_text(health.unpublished_commits, 'commit')} not published, "
-            f"{health.unreported_commits or 0} not reported to the catalog as published"
+            f"{health.unreported_commits or 0} not reported to the catalog as published, of "
+            f"{MOST_UNREPORTED} that it accepts"
         )
     if health.expired_log_files:
         expired = _amount(health.expired_log_files, "file", health.expired_log_bytes)

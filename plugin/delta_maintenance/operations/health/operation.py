@@ -110,9 +110,8 @@ def measure(
             checksums=inventory.entries,
             memory=memory,
         )
-        store = snapshot.log.store
-        unpublished = store.count_unpublished() if isinstance(store, ManagedStore) else None
-        unreported = len(store.state.commits) if isinstance(store, ManagedStore) else None
+        backlog = _publication_backlog(snapshot.log.store)
+    store = snapshot.log.store
     kept_versions, unreadable = _kept_versions(store)
     return TableHealth(
         table=snapshot.table,
@@ -127,8 +126,7 @@ def measure(
         commits=series.points,
         spark_commits=series.spark_commits,
         maintenance=series.maintenance,
-        unpublished_commits=unpublished,
-        unreported_commits=unreported,
+        **backlog,
         kept_versions=kept_versions,
         warnings=(
             *snapshot.warnings,
@@ -137,7 +135,7 @@ def measure(
             *unreadable,
             *_overwritten(store, inventory),
             *_unasked_clean_up(snapshot, inventory),
-            *_backlog(unreported or 0),
+            *_backlog_warnings(backlog),
         ),
     )
 
@@ -187,12 +185,27 @@ def _unasked_clean_up(snapshot: Snapshot, inventory: LogInventory) -> Iterator[s
     )
 
 
-def _backlog(unreported: int) -> Iterator[str]:
+def _publication_backlog(store: Store) -> dict[str, Any]:
+    if not isinstance(store, ManagedStore):
+        return {}
+    commits = store.state.commits
+    return {
+        "unpublished_commits": store.count_unpublished(),
+        "unreported_commits": len(commits),
+        "oldest_unreported_commit": _instant(commits[0].timestamp_ms if commits else None),
+    }
+
+
+def _backlog_warnings(backlog: Mapping[str, Any]) -> Iterator[str]:
+    unreported = backlog.get("unreported_commits", 0)
     if unreported >= BACKLOG_COMMITS:
+        refuses = (
+            "refuses" if unreported >= MOST_UNREPORTED else f"will at {MOST_UNREPORTED} refuse"
+        )
         yield (
-            f"{unreported} commits are not reported to the catalog as published; Unity Catalog "
-            f"refuses further ones if there are {MOST_UNREPORTED}: find out why the writers of the "
-            "table do not publish and report them"
+            f"{unreported} commits are not reported to the catalog as published, which {refuses} "
+            "further ones, so that writers wait: find out why the writers of the table do not "
+            "publish and report them"
         )
 
 

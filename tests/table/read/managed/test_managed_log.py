@@ -167,12 +167,15 @@ def test_health_counts_the_backlog_of_publication() -> None:
     health = measure(managed.table().snapshot(), now=now)
     assert health.unpublished_commits == 3
     assert health.unreported_commits == 5
-    backlog = "3 commits not published, 5 not reported to the catalog as published"
-    assert health.facts()["publication backlog"] == backlog
+    assert health.oldest_unreported_commit == instant(1)
+    assert health.facts()["publication backlog"] == (
+        "3 commits not published, 5 not reported to the catalog as published, of 10 that it accepts"
+    )
     assert health.warnings == ()
     managed.report()
     health = measure(managed.table().snapshot(), now=now)
     assert (health.unpublished_commits, health.unreported_commits) == (3, 3)
+    assert health.oldest_unreported_commit == instant(3)
     assert measure(managed.builder.open().snapshot(), now=now).unpublished_commits is None
 
 
@@ -188,7 +191,11 @@ def test_health_warns_before_the_catalog_refuses_further_commits() -> None:
     health = measure(managed.table().snapshot(), now=instant(5_000))
     assert (health.unpublished_commits, health.unreported_commits) == (0, 8)
     [warning] = health.warnings
-    assert "8 commits are not reported" in warning and "if there are 10" in warning
+    assert "8 commits are not reported" in warning and "will at 10 refuse further ones" in warning
+    for _ in range(2):
+        managed.ratify()
+    [warning] = measure(managed.table().snapshot(), now=instant(5_000)).warnings
+    assert "10 commits are not reported" in warning and "refuses further ones" in warning
 
 
 def test_health_names_clean_ups_that_nobody_asked_for() -> None:
