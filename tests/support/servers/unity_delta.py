@@ -67,6 +67,9 @@ class UnityServer:
     status: int | None = None
     """Answers every request with this status, while it is set."""
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    tamper: Callable[[str, int, Any], tuple[int, Any]] | None = None
+    """Changes each answer: given the path of the request, and the status and the body of the
+    answer. Bytes are sent as they are."""
     config: Callable[[Key, str], dict[str, str]] | None = None
     """Makes the vended configuration of a key and its ID; by default that of S3."""
 
@@ -239,8 +242,11 @@ def serve_unity() -> Iterator[UnityServer]:
             body = json.loads(self.rfile.read(size) or b"{}")
             token = self.headers.get("Authorization", "")
             status, answer = server.answer(self.command, self.path, token, body)
-            server.answers.append((_model(self.path, status), answer))
-            data = json.dumps(answer).encode()
+            if server.tamper is None:
+                server.answers.append((_model(self.path, status), answer))
+            else:
+                status, answer = server.tamper(self.path, status, answer)
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
