@@ -269,6 +269,18 @@ class Catalog(ABC):
         """Returns the ratified commits of a catalog-managed table; None for other tables."""
         return None
 
+    def report_published(self, table: CatalogTable, version: int) -> None:
+        """Tells the catalog that all commits up to a version are published, so that it may forget
+        them. The caller has read each of them under its published name.
+
+        Safe to repeat. `CatalogError` for a table that was dropped and created again under its
+        name.
+        """
+        raise CatalogError(
+            f"the catalog takes no reports of published commits of {table.name}",
+            remedy="let the catalog publish them",
+        )
+
     def check(self) -> str:
         """Sends the smallest request that needs the credentials. Returns one line for people."""
         return f"{self.kind} answers"

@@ -138,5 +138,7 @@ def test_a_catalog_managed_table_says_what_it_waits_for(
     table = unity.tables["main.s.t"]
     table.managed, table.latest, table.rights = True, 2, frozenset(("READ",))
     with pytest.raises(DeltaMaintenanceError, match="release that commits through catalogs"):
-        DeltaTable(_NAME, options).checkpoint()
+        DeltaTable(_NAME, options).set_properties(
+            properties={"delta.appendOnly": "true"}, other_writers="none"
+        )
     assert set(unity.vended()) == {"READ"}

@@ -40,6 +40,9 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
     r"has no hard links|survive a crash": "tests/storage/local/test_store.py",
     r"soft-deleted": "tests/storage/gcs/test_old_versions.py",
     # Catalogs.
+    r"is not published; run publish|refuses the report|takes no reports|; wait for a release that commits": (
+        "tests/table/read/managed/test_managed_log.py"
+    ),
     r"signs each request": "tests/catalogs/test_kinds.py",
     r"denies credentials": "tests/cli/test_catalog_runs.py",
     r"the catalog lists no table": "tests/policies/catalogs/test_empty_patterns.py",
@@ -89,7 +92,7 @@ OPEN: Mapping[str, str] = {
         r"retrieve (it|them)": "who may retrieve files from the archive, and at what cost",
         # Other processes.
         r"find the (other )?process|look for another process|find out what else writes": _FOLDER,
-        r"find the writer whose clock|which writer ignores": (
+        r"find the writer whose clock|which writer ignore[sd]": (
             "which writer it is, by `commitInfo` in the commits that `history` shows"
         ),
         r"find the cause before": "why commits have no valid time, by `history`",

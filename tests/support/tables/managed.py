@@ -25,6 +25,7 @@ class Managed:
         self.listed: list[ManagedCommit] = []
         self.latest = 0
         self.published = 0
+        self.reports: list[int] = []
         self.allowed: frozenset[str] = frozenset()
         self.meanwhile: list[Callable[[], None]] = []
         protocol = features(
@@ -68,6 +69,11 @@ class Managed:
         """The catalog forgets the published commits."""
         self.listed = [each for each in self.listed if each.version > self.published]
 
+    def take_report(self, table_id: str, version: int) -> None:
+        """The catalog forgets the commits that a client reports as published."""
+        self.reports.append(version)
+        self.listed = [commit for commit in self.listed if commit.version > version]
+
     def forget(self) -> None:
         """A client reports commits as published that nobody has published."""
         self.listed = []
@@ -110,7 +116,10 @@ class Managed:
         return answer
 
     def table(self) -> Table:
-        return Table(ManagedStore(self.store, self.state))
+        return Table(self.managed_store())
+
+    def managed_store(self) -> ManagedStore:
+        return ManagedStore(self.store, self.state, self.take_report)
 
 
 def info(version: int) -> dict[str, object]:

@@ -37,7 +37,12 @@ from delta_maintenance.catalogs.http.gathering import (
     texts_of,
 )
 from delta_maintenance.catalogs.settings import CatalogSettings
-from delta_maintenance.catalogs.unity.commits import CREDENTIALS, DeltaApi, managed_state
+from delta_maintenance.catalogs.unity.commits import (
+    CREDENTIALS,
+    DeltaApi,
+    managed_state,
+    report_published,
+)
 from delta_maintenance.errors import CatalogError
 from delta_maintenance.rest.client import HttpSession
 
@@ -256,6 +261,10 @@ class UnityCatalog(Catalog):
     def managed_state(self, table: CatalogTable) -> ManagedState | None:
         """Returns the ratified commits of a catalog-managed table."""
         return managed_state(self.client, self._delta, table) if table.catalog_managed else None
+
+    def report_published(self, table: CatalogTable, version: int) -> None:
+        """Reports published commits, so that the server permits further ones."""
+        report_published(self.client, self._delta, table, version)
 
     def check(self) -> str:
         """Lists one page of the catalogs, or of the schemas of the catalog."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from delta_maintenance.address import CatalogName
 from delta_maintenance.catalogs.catalog import CatalogTable, ManagedCommit, ManagedState
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient, entries, segment
-from delta_maintenance.errors import CatalogError, shorten
+from delta_maintenance.errors import CatalogError, CatalogUnavailableError, shorten
 
 LOAD = "/tables/{table}"
 """The end of the request that loads a table."""
@@ -27,15 +28,15 @@ class DeltaApi:
         self._lock = threading.Lock()
         self._offered: dict[str, tuple[str, ...]] = {}
 
-    def path(self, name: CatalogName, ending: str) -> str | None:
-        """Returns the path of a GET request for a table; None if the server does not offer it.
+    def path(self, name: CatalogName, ending: str, *, method: str = "GET") -> str | None:
+        """Returns the path of a request for a table; None if the server does not offer it.
 
         `RequestRefused` if the server cannot say.
         """
         catalog, schema, table = (segment(name_part) for name_part in name.parts)
         for endpoint in self._endpoints(name.parts[0]):
-            method, _, template = endpoint.partition(" ")
-            if method == "GET" and template.endswith("/schemas/{schema}" + ending):
+            offered, _, template = endpoint.partition(" ")
+            if offered == method and template.endswith("/schemas/{schema}" + ending):
                 filled = template.replace("{catalog}", catalog).replace("{schema}", schema)
                 return "/delta" + filled.replace("{table}", table)
         return None
@@ -62,6 +63,9 @@ class DeltaApi:
 _MAINTENANCE = frozenset(("DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"))
 _STAGED = re.compile(r"(\d{20})\.[0-9A-Za-z-]+\.json")
 _MOST_PAGES = 1000
+_OLD_COMMITS = "/delta/preview/commits"
+_PAUSES = (0.2, 1.0, 5.0)
+"""The pauses before a report is sent again, in seconds."""
 
 
 def managed_state(client: CatalogClient, delta: DeltaApi, table: CatalogTable) -> ManagedState:
@@ -75,6 +79,56 @@ def managed_state(client: CatalogClient, delta: DeltaApi, table: CatalogTable) -
         if path is not None:
             return _load_state(table, client.get(path))
         return _list_state(client, table)
+
+
+def report_published(
+    client: CatalogClient, delta: DeltaApi, table: CatalogTable, version: int
+) -> None:
+    """Reports that all commits up to a version are published.
+
+    The server may have forgotten them, and then answers 400, 409 or 500, also to a report that is
+    sent again. Therefore, the state decides after each failure. `CatalogError` if the name belongs
+    to another table now, or for a refusal; `CatalogUnavailableError` if the server cannot answer.
+    """
+    name = str(table.name)
+    with client.naming(name):
+        path = delta.path(table.name, LOAD, method="POST")
+    body: dict[str, Any] = {
+        "requirements": [{"type": "assert-table-uuid", "uuid": table.table_id}],
+        "updates": [
+            {"action": "set-latest-backfilled-version", "latest-published-version": version}
+        ],
+    }
+    if path is None:
+        path = _OLD_COMMITS
+        body = {
+            "table_id": table.table_id,
+            "table_uri": table.location,
+            "latest_backfilled_version": version,
+        }
+    for pause in (*_PAUSES, None):
+        try:
+            client.send("POST", path, body=body, retried=False)
+            return
+        except RequestRefused as refused:
+            failure = refused
+        if failure.access or failure.missing:
+            break
+        if all(commit.version > version for commit in managed_state(client, delta, table).commits):
+            return
+        if pause is None or not (failure.is_unsure or failure.status == 409):
+            break
+        time.sleep(pause)
+    if failure.access or failure.missing or failure.is_unsure:
+        raise client.error(failure, name, needs="USE CATALOG, USE SCHEMA, SELECT and MODIFY")
+    # Raised outside the handler, so that the error has no `__context__`.
+    kind = CatalogUnavailableError if failure.status == 409 else CatalogError
+    raise kind(
+        f"{client.title} refuses the report that {name} is published up to version {version} "
+        f"({failure})",
+        remedy="run publish again, which checks the published commits, and show the operator of "
+        "the catalog this answer if it comes again",
+    )
 
 
 def _load_state(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
@@ -105,7 +159,7 @@ def _list_state(client: CatalogClient, table: CatalogTable) -> ManagedState:
     for _ in range(_MOST_PAGES):
         answer = client.send(
             "GET",
-            "/delta/preview/commits",
+            _OLD_COMMITS,
             body={
                 "table_id": table.table_id,
                 "table_uri": table.location,

@@ -21,6 +21,7 @@ from delta_maintenance.operations.core.facts import Facts, facts_of
 from delta_maintenance.operations.core.flags import flag_fields, has_field, required_fields
 from delta_maintenance.operations.core.outcome import Conclusion, Outcome
 from delta_maintenance.operations.core.record import Record
+from delta_maintenance.protocol.features.registry import find_feature
 from delta_maintenance.table.commit.other_writers import (
     DeclaredWriters,
     guarded_window,
@@ -278,6 +279,13 @@ class OperationRecord(Generic[O, P, R]):
         untouched = (Outcome.NOTHING_TO_DO, Outcome.CONFLICT, Outcome.REFUSED)
         return self.conclusion(result).outcome not in untouched
 
+    @property
+    def supports_managed(self) -> bool:
+        """Whether the protocol of a catalog-managed table allows the operation."""
+        feature = find_feature("catalogManaged")
+        allowed = {access.value for access in feature.operations} if feature is not None else set()
+        return bool(self.requires) and allowed.issuperset(self.requires)
+
     def access(self, options: O, *, plan_only: bool) -> Access:
         """Returns the access to the table that a run needs."""
         reads = plan_only or self.effects.only_reads or self.only_reads(options)
@@ -289,7 +297,8 @@ class OperationRecord(Generic[O, P, R]):
         Returns None if only a Spark job can make the plan. Raises the errors of the operation's
         `plan`, and those of `Table.expect` if the catalog of the table denies the access.
         """
-        table.expect(self.access(options, plan_only=context.plan_only))
+        access = self.access(options, plan_only=context.plan_only)
+        table.expect(access, managed=self.supports_managed)
         code = import_module(self.code)
         writes = self.access(options, plan_only=False) is Access.READ_WRITE
         context = replace(context, writes=writes)

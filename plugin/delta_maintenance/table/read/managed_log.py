@@ -6,7 +6,10 @@ files of the same versions, and files above the latest version do not exist for 
 is requested before the log is listed, so a commit that the catalog no longer names is in the
 listing. If it is not, it is lost: catalogs do not check what they are told of a commit.
 
-Nothing can be written through such a store, because only the catalog commits.
+Only the catalog commits, so a store gives the right to write what "Maintenance Operations" allows
+without its permission: checksums of all versions, checkpoints and log compactions of published
+versions, and `_last_checkpoint`. A commit is published only as a copy of its staged file. All other
+writes are refused.
 """
 
 from __future__ import annotations
@@ -14,11 +17,18 @@ from __future__ import annotations
 import heapq
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
 
-from delta_maintenance.errors import CatalogError, CorruptTableError, UnsupportedFeatureError
+from delta_maintenance.errors import (
+    CatalogError,
+    CorruptTableError,
+    RefusedError,
+    UnsupportedFeatureError,
+    locating,
+)
 from delta_maintenance.protocol.delta_log.file_names import (
     STAGED_COMMIT_DIRECTORY,
     LogFileKind,
@@ -26,12 +36,18 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
-from delta_maintenance.storage.core.base import FileStatus, Store, WrappedStore
+from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
+from delta_maintenance.storage.core.base import FileStatus, Put, Store, WrappedStore
 from delta_maintenance.storage.options import split_reference
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path, read_listed
 
 if TYPE_CHECKING:
-    from delta_maintenance.catalogs.catalog import CatalogTable, ManagedCommit, ManagedState
+    from delta_maintenance.catalogs.catalog import (
+        Catalog,
+        CatalogTable,
+        ManagedCommit,
+        ManagedState,
+    )
     from delta_maintenance.catalogs.reference import CatalogReference
 
 T = TypeVar("T")
@@ -45,6 +61,11 @@ _NO_STAGED_FILE = (
     "restore the commit from a backup or from the versions of the store; until then, open an older "
     "version"
 )
+_REPLACEABLE = frozenset(
+    (LogFileKind.CLASSIC_CHECKPOINT, LogFileKind.UUID_CHECKPOINT, LogFileKind.LAST_CHECKPOINT)
+)
+"""The kinds of files that `put` writes. A checkpoint replaces the empty file of a dead writer."""
+_WRITABLE = _REPLACEABLE | {LogFileKind.SIDECAR, LogFileKind.COMPACTION, LogFileKind.CHECKSUM}
 _MOST_NAMED = 3
 """The number of staged files that a message names."""
 
@@ -52,12 +73,16 @@ _MOST_NAMED = 3
 class ManagedStore(WrappedStore):
     """A store whose log is that of the catalog. Thread-safe, as the store behind it.
 
-    `state` asks the catalog; it is called before each listing of the log.
+    `state` asks the catalog; it is called before each listing of the log. `report` tells it that
+    all commits of the table with an ID are published, up to a version.
     """
 
-    def __init__(self, store: Store, state: Callable[[], ManagedState]) -> None:
+    def __init__(
+        self, store: Store, state: Callable[[], ManagedState], report: Callable[[str, int], None]
+    ) -> None:
         super().__init__(store)
         self._ask = state
+        self.report_published = report
         self._lock = threading.Lock()
         self._state: ManagedState | None = None
         self._unreadable: frozenset[ManagedCommit] = frozenset()
@@ -70,6 +95,57 @@ class ManagedStore(WrappedStore):
             if self._state is None:
                 self._state = self._ask()
             return self._state
+
+    def ask(self) -> ManagedState:
+        """Asks the catalog for the state now."""
+        state = self._ask()
+        with self._lock:
+            self._state = state
+        return state
+
+    def publish(self, commit: ManagedCommit) -> Put:
+        """Publishes a ratified commit: puts the bytes of its staged file under its usual name, and
+        reads them back. Three requests. Implements "Publishing".
+
+        Raises `CorruptTableError` if another file has the name, or if no file has the commit.
+        """
+        path, staged = commit_path(commit.version), _staged_path(commit)
+        with locating(table=self.root, version=commit.version, file=path):
+            try:
+                data = read_listed(self._store, replace(_status(commit), path=staged))
+            except FileNotFoundError:
+                self._require_published(commit)
+                return Put.EXISTS
+            # Readers would refuse the table; until it is published, the file can be restored.
+            parse_other_lines(split(staged, data))
+            put = self._store.put_if_absent(path, data)
+            if self._read_published(path) != data:
+                raise CorruptTableError(
+                    f"the published commit differs from the ratified one, which is {staged}",
+                    remedy="find out which writer ignored the catalog, and let the owner of the "
+                    "table decide which of the two files is the commit",
+                )
+            return put
+
+    def _require_published(self, commit: ManagedCommit) -> None:
+        """Raises unless the published commit is the ratified one, whose staged file is gone."""
+        path = commit_path(commit.version)
+        text = split(path, self._read_published(path))
+        info = parse_other_lines(text, commit_info=True)[0].commit_info
+        if info is None or info.in_commit_timestamp != commit.timestamp_ms:
+            raise CorruptTableError(
+                "the published commit is not the one that the catalog states, whose staged file "
+                f"{_staged_path(commit)} is gone",
+                remedy=_NO_STAGED_FILE,
+            )
+
+    def _read_published(self, path: str) -> bytes:
+        try:
+            return self._store.read(path)
+        except FileNotFoundError:
+            raise CorruptTableError(
+                "the commit is neither staged nor published", remedy=_NO_STAGED_FILE
+            ) from None
 
     def count_unpublished(self) -> int:
         """Counts the ratified commits that are not published. Takes one listing of the log."""
@@ -119,13 +195,7 @@ class ManagedStore(WrappedStore):
         )
         with self._lock:
             self._state, self._unreadable = state, unreadable
-        staged = [
-            FileStatus(
-                path=commit_path(commit.version), size=commit.size, modified_ms=commit.modified_ms
-            )
-            for commit in state.commits
-            if commit not in unreadable
-        ]
+        staged = [_status(commit) for commit in state.commits if commit not in unreadable]
         ratified = {status.path for status in staged}
         published = (
             status
@@ -150,8 +220,46 @@ class ManagedStore(WrappedStore):
     def open(self, path: str) -> BinaryIO:
         return self._published_instead(self._store.open, path)
 
+    def put_if_absent(self, path: str, data: bytes) -> Put:
+        self._require_permitted(path, _WRITABLE)
+        return self._store.put_if_absent(path, data)
+
+    def create(self, path: str) -> AbstractContextManager[BinaryIO]:
+        self._require_permitted(path, _WRITABLE)
+        return self._store.create(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._require_permitted(path, _REPLACEABLE)
+        self._store.put(path, data)
+
     def close(self) -> None:
         self._store.close()
+
+    def _require_permitted(self, path: str, kinds: frozenset[LogFileKind]) -> None:
+        """Raises unless the protocol permits everybody to write this file; `RefusedError` for a
+        checkpoint or a log compaction of a version that is not published.
+        """
+        file = parse_log_file_name(path.removeprefix(f"{LOG_DIRECTORY}/"))
+        if not path.startswith(f"{LOG_DIRECTORY}/") or file.kind not in kinds:
+            self._refuse(path)
+        version = file.version if file.end_version is None else file.end_version
+        if version is None or file.kind is LogFileKind.SIDECAR:
+            # A sidecar belongs to no version until a checkpoint names it.
+            return
+        is_ratified = version <= self.state.latest_version
+        if file.kind is LogFileKind.CHECKSUM and is_ratified:
+            return
+        published = commit_path(version)
+        if not is_ratified or (
+            self._ratified_commit(published) is not None and self._store.stat(published) is None
+        ):
+            raise RefusedError(
+                "the version is not published",
+                table=self.root,
+                version=version,
+                file=path,
+                remedy="run publish first",
+            )
 
     def _published_instead(self, read: Callable[[str], T], path: str) -> T:
         """Reads the staged file of a commit; the published one if it was cleaned up since."""
@@ -183,7 +291,7 @@ class ManagedStore(WrappedStore):
 
     def _refuse(self, path: str) -> NoReturn:
         raise UnsupportedFeatureError(
-            "nothing is written to a catalog-managed table",
+            "only the catalog changes a catalog-managed table",
             table=self.root,
             file=path,
             remedy="wait for a release that commits through catalogs",
@@ -197,7 +305,8 @@ def managed_log(
     reference, _ = split_reference(store.address, storage_options, environment)
     if reference is None or not reference.managed:
         return store
-    return ManagedStore(store, _StateOf(reference))
+    entry = _CatalogEntry(reference)
+    return ManagedStore(store, entry.state, entry.report_published)
 
 
 def require_stated_version(store: Store, newest: int) -> None:
@@ -209,19 +318,16 @@ def require_stated_version(store: Store, newest: int) -> None:
         raise lost
 
 
-class _StateOf:
-    """Asks the catalog of a reference for the state of its table."""
+class _CatalogEntry:
+    """The entry of a table in its catalog."""
 
     def __init__(self, reference: CatalogReference) -> None:
         self._reference = reference
         self._table: CatalogTable | None = None
 
-    def __call__(self) -> ManagedState:
-        from delta_maintenance.catalogs.credentials import catalog_of
-
-        catalog = catalog_of(self._reference)
-        # Found once, so that a table that was dropped and created again is noticed.
-        table = self._table = self._table or catalog.resolve(self._reference.name)
+    def state(self) -> ManagedState:
+        """Asks for the commits of the table."""
+        catalog, table = self._resolve()
         state = catalog.managed_state(table)
         if state is None:
             raise CatalogError(
@@ -231,9 +337,28 @@ class _StateOf:
             )
         return state
 
+    def report_published(self, table_id: str, version: int) -> None:
+        """Tells the catalog that all commits up to a version are published."""
+        catalog, table = self._resolve()
+        catalog.report_published(replace(table, table_id=table_id), version)
+
+    def _resolve(self) -> tuple[Catalog, CatalogTable]:
+        from delta_maintenance.catalogs.credentials import catalog_of
+
+        catalog = catalog_of(self._reference)
+        # Found once, so that a table that was dropped and created again is noticed.
+        self._table = self._table or catalog.resolve(self._reference.name)
+        return catalog, self._table
+
 
 def _staged_path(commit: ManagedCommit) -> str:
     return f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
+
+
+def _status(commit: ManagedCommit) -> FileStatus:
+    return FileStatus(
+        path=commit_path(commit.version), size=commit.size, modified_ms=commit.modified_ms
+    )
 
 
 def _is_above(path: str, latest: int) -> bool:

@@ -118,14 +118,14 @@ class Table:
         """The address of the table root."""
         return self.store.root
 
-    def expect(self, access: Access) -> None:
+    def expect(self, access: Access, *, managed: bool = False) -> None:
         """States what the next requests are for, so that a catalog that vends credentials denies
         those for writing before the work, and is not asked for them by what only reads.
 
+        A catalog-managed table is skipped unless `managed`: most operations refuse to write to it.
         Raises the errors of `storage.addresses.expect_access`.
         """
-        # Nothing is written to a catalog-managed table, and its operations say so.
-        if self.located is not None and not isinstance(self.store, ManagedStore):
+        if self.located is not None and (managed or not isinstance(self.store, ManagedStore)):
             options = self.located.storage_options
             expect_access(self.store.address, options, access, below=LOG_DIRECTORY)
 

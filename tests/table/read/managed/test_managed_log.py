@@ -10,14 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.clock import instant
-from delta_maintenance.errors import DeltaMaintenanceError, UnsupportedFeatureError
+from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations.core import RunContext, find, names
 from delta_maintenance.operations.health import measure
+from delta_maintenance.protocol.delta_log.file_names import (
+    LAST_CHECKPOINT,
+    SIDECAR_DIRECTORY,
+    checksum_name,
+    classic_checkpoint_name,
+    commit_name,
+    compaction_name,
+    uuid_checkpoint_name,
+)
 from delta_maintenance.storage import MemoryStore
+from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.managed_log import ManagedStore
 from tests.support.tables.actions import add
-from tests.support.tables.managed import LOG, Managed, commit_path, info, live_paths
+from tests.support.tables.managed import LOG, STAGED, Managed, commit_path, info, live_paths
 from tests.support.tables.table_builder import log_text
 
 _ACTIONS = st.sampled_from(
@@ -68,7 +78,7 @@ def test_a_staged_commit_beats_the_published_file_of_its_version() -> None:
 def test_the_status_of_a_commit_is_that_of_the_file_that_is_left() -> None:
     managed = Managed()
     managed.ratify()
-    store = ManagedStore(managed.store, managed.state)
+    store = managed.managed_store()
     for action in (lambda: None, managed.publish, managed.clean, managed.report):
         action()
         status = store.stat(commit_path(1))
@@ -96,25 +106,63 @@ def test_without_the_catalog_a_table_says_that_there_may_be_more() -> None:
     assert "open the table by its name" in snapshot.warnings[0]
 
 
-_WRITES: dict[str, Callable[[ManagedStore], object]] = {
-    "put": lambda store: store.put("a", b""),
-    "put_if_absent": lambda store: store.put_if_absent("a", b""),
-    "create": lambda store: store.create("a"),
-    "delete": lambda store: store.delete("a"),
-    "delete_many": lambda store: store.delete_many(["a"]),
-    "delete_unchanged": lambda store: store.delete_unchanged(pa.table({"path": ["a"]})),
-    "remove_empty_directory": lambda store: store.remove_empty_directory("a"),
+_WRITES: dict[str, Callable[[ManagedStore, str], object]] = {
+    "put": lambda store, path: store.put(path, b""),
+    "put_if_absent": lambda store, path: store.put_if_absent(path, b""),
+    "create": lambda store, path: store.create(path),
+    "delete": lambda store, path: store.delete(path),
+    "delete_many": lambda store, path: store.delete_many([path]),
+    "delete_unchanged": lambda store, path: store.delete_unchanged(pa.table({"path": [path]})),
+    "remove_empty_directory": lambda store, path: store.remove_empty_directory(path),
 }
 
 
 @pytest.mark.conformance("CAT-01")
 @pytest.mark.parametrize("name", _WRITES)
-def test_nothing_can_be_written(name: str) -> None:
+def test_a_file_that_only_the_catalog_permits_is_not_written(name: str) -> None:
     managed = Managed()
-    store = ManagedStore(managed.store, managed.state)
-    with pytest.raises(UnsupportedFeatureError, match="wait for a release that commits through"):
-        _WRITES[name](store)
-    assert [status.path for status in managed.store.list_from("")] == []
+    managed.ratify()
+    store = managed.managed_store()
+    log = [f"{LOG}/{name}" for name in (commit_name(2), "_guarded.x", "sub/x.checkpoint.parquet")]
+    staged = f"{STAGED}/{managed.listed[0].file_name}"
+    unlisted = f"elsewhere/{classic_checkpoint_name(0)}"
+    before = {*_files(managed.store)}
+    for path in ("a", commit_path(1), staged, unlisted, *log):
+        with pytest.raises(UnsupportedFeatureError, match="wait for a release that commits thr"):
+            _WRITES[name](store, path)
+    assert {*_files(managed.store)} == before
+
+
+@pytest.mark.conformance("CAT-05")
+def test_a_derived_file_is_written_for_published_versions_only() -> None:
+    managed = Managed()
+    for _ in range(3):
+        managed.ratify()
+    managed.publish()
+    store = managed.managed_store()
+    names = (
+        classic_checkpoint_name,
+        lambda version: uuid_checkpoint_name(version, managed.listed[0].file_name[21:-5], "json"),
+        lambda version: compaction_name(0, version),
+    )
+    for name_of in names:
+        path = f"{LOG}/{name_of(1)}"
+        assert store.put_if_absent(path, b"1") is Put.DONE
+        assert managed.store.read(path) == b"1"
+        for version in (2, 3, 4):
+            path = f"{LOG}/{name_of(version)}"
+            for write in ("put_if_absent", "create"):
+                with pytest.raises(RefusedError, match="not published; run publish"):
+                    _WRITES[write](store, path)
+            assert managed.store.stat(path) is None
+    with store.create(f"{LOG}/{SIDECAR_DIRECTORY}/any.parquet") as file:
+        file.write(b"2")
+    store.put(f"{LOG}/{LAST_CHECKPOINT}", b"3")
+    assert store.put_if_absent(f"{LOG}/{checksum_name(3)}", b"4") is Put.DONE
+    with pytest.raises(RefusedError, match="not published"):
+        store.put_if_absent(f"{LOG}/{checksum_name(4)}", b"5")
+    managed.publish()
+    store.put(f"{LOG}/{classic_checkpoint_name(2)}", b"6")
 
 
 _REQUESTS: dict[str, dict[str, object]] = {
