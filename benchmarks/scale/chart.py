@@ -78,15 +78,15 @@ def draw_ratios(ratios: Sequence[tuple[str, float]]) -> bytes:
     import pygal
 
     chart = pygal.HorizontalBar(
-        **_looks("Ours divided by the peer: less than 1 is less time or memory"),
-        height=140 + 22 * len(ratios),
+        **_looks("Ours divided by deltalake: less than 1 is less time or memory"),
+        height=140 + 26 * len(ratios),
         show_legend=False,
-        print_values=True,
-        print_values_position="top",
     )
     chart.uuid = "ratios"
     chart.value_formatter = lambda value: f"{value:.2f}"
-    chart.x_labels = [name for name, _ in reversed(ratios)]
+    largest = max((ratio for _, ratio in ratios), default=1.0)
+    chart.y_labels = [half / 2 for half in range(math.ceil(largest * 2) + 1)]
+    chart.x_labels = [f"{name}: {ratio:.2f}" for name, ratio in reversed(ratios)]
     colours = (_COLOURS[0], _COLOURS[6])
     chart.add("", [{"value": v, "color": colours[v > 1]} for _, v in reversed(ratios)])
     return _svg(chart)
@@ -95,7 +95,10 @@ def draw_ratios(ratios: Sequence[tuple[str, float]]) -> bytes:
 def _looks(title: str) -> dict[str, Any]:
     from pygal.style import Style
 
-    style = Style(background="white", plot_background="white", colors=_COLOURS, value_font_size=11)
+    style = Style(
+        **{"background": "white", "plot_background": "white", "colors": _COLOURS},
+        **{"label_font_size": 13, "major_label_font_size": 13, "title_font_size": 16},
+    )
     return {"width": 940, "style": style, "title": title, "js": []}
 
 

@@ -9,35 +9,40 @@ import json
 from collections.abc import Iterator, Mapping
 
 from benchmarks import results
-from benchmarks.measure import Spread
-from benchmarks.outcome import Row
-from benchmarks.results import RecordedFigure
 from benchmarks.scale import chart
-from docs_site.markdown import code, table
+from docs_site.markdown import sentence
 
 BUSY_LOAD = 1.0
 """The load before a run above which other processes took a part of the two cores."""
 
 
+BESIDE_DELTALAKE = (
+    *("checkpoint", "open", "compact-log", "vacuum", "optimize-shipped", "optimize", "optimize-t1"),
+    *("optimize-t2", "optimize-t3", "optimize-mixed", "cluster"),
+)
+"""The figures with `deltalake` as the peer, which the plot shows."""
+
+
 def figures(_: str) -> str:
-    """One table with the quantities of every recorded figure."""
-    if not results.read():
+    """The plot, and a section for each recorded figure."""
+    recorded_figures = results.read()
+    if not recorded_figures:
         return "No figure has been recorded for this version.\n"
-    rows = [
-        (code(name), row.name, *_numbers(row), recorded.conditions.day + _mark(recorded))
-        for name, recorded in results.read().items()
-        for row in recorded.outcome.rows
+    machines = sorted({recorded.conditions.machine for recorded in recorded_figures.values()})
+    parts = [
+        f"![Time and memory in relation to deltalake]({_path('ratios')})\n",
+        f"Machine: {'; '.join(machines)}. A figure marked as *busy* was measured while other "
+        "processes took more than a core, so its times say little.\n",
     ]
-    head = ("figure", "quantity", "ratio", "min .. max", "target", "ours", "peer", "measured")
-    machines = sorted({recorded.conditions.machine for recorded in results.read().values()})
-    return "\n".join(
-        (
-            f"![Time and memory in relation to the peer]({_path('ratios')})\n",
-            table(head, rows),
-            f"Machine: {'; '.join(machines)}. Behind a day marked by `busy` other processes took "
-            "more than a core, so that times say little.\n",
-        )
-    )
+    for name, recorded in recorded_figures.items():
+        conditions = recorded.conditions
+        busy = ", *busy*" if conditions.load > BUSY_LOAD else ""
+        parts += [
+            f"### `{name}`\n",
+            f"{sentence(recorded.title)} Measured on {conditions.day}{busy}.\n",
+            f"{recorded.outcome.to_markdown()}\n",
+        ]
+    return "\n".join(parts)
 
 
 def scale(_: str) -> str:
@@ -56,10 +61,12 @@ def names() -> list[str]:
 def plots() -> Iterator[tuple[str, bytes]]:
     """Yields the name of each plot, relative to the pages, and its content."""
     ratios = [
-        (f"{name}: {row.name}", row.ratio.median)
+        (f"{name}, {row.name.removeprefix(f'{name}, ')}", row.ratio.median)
         for name, recorded in results.read().items()
         for row in recorded.outcome.rows
-        if row.ratio is not None and row.name in ("wall time", "CPU time", "peak memory")
+        if name in BESIDE_DELTALAKE
+        and row.ratio is not None
+        and row.name.endswith(("wall time", "peak memory"))
     ]
     yield "images/ratios.svg", chart.draw_ratios(ratios)
     for quantity, (name, title) in chart.QUANTITIES.items():
@@ -69,23 +76,6 @@ def plots() -> Iterator[tuple[str, bytes]]:
 def _path(name: str) -> str:
     """The target of a link from `benchmarks/README.md`."""
     return f"../docs/images/{name}.svg"
-
-
-def _mark(recorded: RecordedFigure) -> str:
-    return " `busy`" if recorded.conditions.load > BUSY_LOAD else ""
-
-
-def _numbers(row: Row) -> tuple[str, str, str, str, str]:
-    ours = _amount(Spread.of(row.ours).median, row.unit)
-    if row.ratio is None or row.peer is None:
-        return "", "", row.target, ours, ""
-    spread = f"{row.ratio.low:.2f} .. {row.ratio.high:.2f}"
-    peer = _amount(Spread.of(row.peer).median, row.unit)
-    return f"{row.ratio.median:.2f}", spread, row.target, ours, peer
-
-
-def _amount(value: float, unit: str) -> str:
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.2f} {unit}"
 
 
 def _scale_rows() -> list[Mapping[str, object]]:

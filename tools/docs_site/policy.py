@@ -11,8 +11,8 @@ _HEAD = """# Policy file
 
 <!-- Written by tools/policy_schema.py. -->
 
-Every key of a policy file. The guide to [policies](../guides/policies.md) explains how the keys work
-together. Editors that support JSON Schema use [policy.schema.json](../policy.schema.json) to
+Every key of a policy file. The guide to [policies](../guides/policies.md) explains how the keys
+work together. Editors that support JSON Schema use [policy.schema.json](../policy.schema.json) to
 complete and check the file.
 """
 
