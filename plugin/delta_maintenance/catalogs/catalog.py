@@ -199,12 +199,14 @@ def catalog_error(
             f"{server} denies access to {where} ({failure})",
             remedy=remedy or f"{check}grant {needs}",
         )
-    if failure.is_unsure or status is None:
+    is_off = failure.code.endswith("NotInUseException")  # Gravitino
+    # 409 of Unity Catalog: the table was locked for too long.
+    if failure.is_unsure or status is None or (status == 409 and not is_off):
         answers = "does not answer" if status is None else "cannot answer at present"
         return CatalogUnavailableError(
             f"{server} {answers}, for {where} ({failure})", remedy=remedy
         )
-    if failure.code.endswith("NotInUseException"):  # Gravitino
+    if is_off:
         remedy = "switch it on in the catalog"
     return CatalogError(f"{server} refuses the request for {where} ({failure})", remedy=remedy)
 

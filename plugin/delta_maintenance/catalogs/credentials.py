@@ -314,7 +314,7 @@ class CredentialSource:
     def _request(self, access: Access, address: Address) -> VendedCredentials:
         name, catalog = self._reference.name, self._catalog()
         if self._table is None:
-            self._table = catalog.resolve(name)
+            self._table = self._reference.table() or catalog.resolve(name)
         if not self._reference.concerns(Address.parse(self._table.location)):
             raise CatalogError(
                 f"the catalog now states another location than {self._root}",

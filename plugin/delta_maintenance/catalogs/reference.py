@@ -35,6 +35,8 @@ ACCESS = "catalog_access"
 the store has credentials of its own. By default, those for reading, until something is written."""
 MANAGED = "catalog_managed"
 """The storage option that is `true` if commits go through the catalog."""
+TABLE_ID = "catalog_table_id"
+"""The storage option with the catalog's ID of a table whose commits go through it."""
 LOCATION = "catalog_location"
 """The storage option with the table's address."""
 NO_ACCESS = "none"
@@ -52,6 +54,8 @@ class CatalogReference:
     """Whether the store takes its credentials from the catalog."""
     managed: bool = False
     """Whether commits go through the catalog."""
+    table_id: str | None = None
+    """The catalog's ID of a table whose commits go through it, if it is known."""
     location: Address | None = None
     """The root of the table; the reference concerns no other address."""
     catalog_key: Hashable = field(repr=False, default=())
@@ -82,6 +86,7 @@ class CatalogReference:
             access=None if access in (None, NO_ACCESS) else Access(access),
             vends=access != NO_ACCESS,
             managed=options.get(MANAGED) == "true",
+            table_id=options.get(TABLE_ID),
             location=Address.parse(options[LOCATION]) if LOCATION in options else None,
             catalog_key=frozenset(options_of(settings).items()),
         )
@@ -102,7 +107,20 @@ class CatalogReference:
             **({LOCATION: str(self.location)} if self.location is not None else {}),
             **({ACCESS: str(access)} if access is not None else {}),
             **({MANAGED: "true"} if self.managed else {}),
+            **({TABLE_ID: self.table_id} if self.table_id is not None else {}),
         }
+
+    def table(self) -> CatalogTable | None:
+        """Returns the table without a request; None unless all that its catalog needs is known."""
+        if not self.managed or self.table_id is None or self.location is None:
+            return None
+        return CatalogTable(
+            name=self.name,
+            location=str(self.location),
+            table_id=self.table_id,
+            catalog_managed=True,
+            vends_credentials=self.vends,
+        )
 
     def public(self) -> dict[str, str]:
         """Returns the storage options without secrets."""
@@ -136,6 +154,7 @@ def reference_options(
         access=access,
         vends=table.vends_credentials,
         managed=table.catalog_managed,
+        table_id=table.table_id if table.catalog_managed else None,
         location=Address.parse(table.location),
     ).options()
 

@@ -132,7 +132,7 @@ def _same(address: str, other_address: str) -> bool:
     return address.rstrip("/").lower() == other_address.rstrip("/").lower()
 
 
-_OF_TABLE = frozenset(("table", "access", "managed", "location"))
+_OF_TABLE = frozenset(("table", "access", "managed", "location", "table_id"))
 """Options of `reference`, which concern one table."""
 _PUBLIC = _OF_TABLE | frozenset(
     ("uri", "name", "token_uri", "scope", "vend", "tags")

@@ -238,13 +238,21 @@ class UnityCatalog(Catalog):
         if reason := _passed_over(entry):
             raise CatalogError(f"{name} is no Delta table in Unity Catalog: {reason}")
         # Databricks finds names in any case, and has them in lower case.
-        problems = [
-            text(entry.get(field)) or name_part
-            for field, name_part in zip(
-                ("catalog_name", "schema_name", "name"), name.parts, strict=True
+        stated_name = CatalogName(
+            self.kind,
+            tuple(
+                text(entry.get(field)) or name_part
+                for field, name_part in zip(
+                    ("catalog_name", "schema_name", "name"), name.parts, strict=True
+                )
+            ),
+        )
+        if str(stated_name).lower() != str(name).lower():
+            raise CatalogError(
+                f"the catalog states {stated_name} instead of {name}",
+                remedy="report it to the operator of the catalog",
             )
-        ]
-        return self._table(CatalogName(self.kind, tuple(problems)), entry)
+        return self._table(stated_name, entry)
 
     def describe(
         self, tables: Sequence[CatalogTable], aspects: frozenset[Aspect]

@@ -57,7 +57,9 @@ class DeltaApi:
                 return ()
             raise
         listed = answer.get("endpoints")
-        return tuple(endpoint for endpoint in listed if isinstance(endpoint, str)) if listed else ()
+        if not isinstance(listed, list):
+            raise RequestRefused(status=None, code="NotJSON", detail="the answer has no endpoints")
+        return tuple(endpoint for endpoint in listed if isinstance(endpoint, str))
 
 
 _MAINTENANCE = frozenset(("DATA_REORGANIZATION", "DATA_CLEANUP", "METADATA_CLEANUP"))
@@ -141,13 +143,13 @@ def _load_state(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
             f"{table.name} was dropped and created again", remedy="run again for the new table"
         )
     allowed = answer.get("allowed-maintenance-operations")
+    allowed = allowed if isinstance(allowed, list) else []
     return _state(
         table,
         table_id,
         answer.get("latest-table-version"),
-        (_commit(table, entry, "-") for entry in entries(answer, "commits")),
-        allowed=_MAINTENANCE
-        & {operation for operation in allowed or () if isinstance(operation, str)},
+        _commits(table, answer, "-"),
+        allowed=_MAINTENANCE & {operation for operation in allowed if isinstance(operation, str)},
     )
 
 
@@ -168,7 +170,7 @@ def _list_state(client: CatalogClient, table: CatalogTable) -> ManagedState:
         )
         stated = answer.get("latest_table_version")
         latest = stated if latest is None else latest
-        page_commits = [_commit(table, entry, "_") for entry in entries(answer, "commits")]
+        page_commits = _commits(table, answer, "_")
         commits |= {commit.version: commit for commit in page_commits}
         # A commit that was ratified meanwhile belongs to the next state.
         if not page_commits or not isinstance(latest, int) or max(commits) >= latest:
@@ -202,6 +204,14 @@ def _versions(commits: Iterable[ManagedCommit]) -> Iterator[int]:
     return (commit.version for commit in commits)
 
 
+def _commits(table: CatalogTable, answer: Mapping[str, Any], joint: str) -> list[ManagedCommit]:
+    """Reads the commits of an answer, which must not leave any out; a missing list is empty."""
+    commits = entries(answer, "commits")
+    if len(commits) != len(answer.get("commits") or ()):
+        raise _contradiction(table, "commits in an unknown form")
+    return [_commit(table, entry, joint) for entry in commits]
+
+
 def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> ManagedCommit:
     """Reads one commit; `joint` joins the words in the names of fields."""
     name = entry.get(f"file{joint}name")
@@ -214,7 +224,7 @@ def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> Manage
     # The name becomes a part of a path.
     if staged is None or int(staged[1]) != version:
         raise _contradiction(table, f"the file {shorten(repr(name), 200)} as version {version}")
-    if not all(isinstance(number, int) for number in numbers):
+    if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
         raise _contradiction(table, f"a commit in an unknown form (version {version})")
     version, timestamp, size, modified = (int(number or 0) for number in numbers)
     return ManagedCommit(

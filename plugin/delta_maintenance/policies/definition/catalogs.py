@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from delta_maintenance.address import CATALOG_TABLE, CatalogKind, CatalogName, is_catalog_name
 from delta_maintenance.catalogs.catalog import CatalogTable
-from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS
+from delta_maintenance.catalogs.reference import ACCESS, LOCATION, MANAGED, NO_ACCESS, TABLE_ID
 from delta_maintenance.operations.core.policy_values import (
     Address,
     PolicyModel,
@@ -124,6 +124,8 @@ class CatalogRule(Rules):
             options[ACCESS] = NO_ACCESS
         if table.catalog_managed:
             options[MANAGED] = "true"
+            if table.table_id is not None:
+                options[TABLE_ID] = table.table_id
         return StorageRule(
             connection=table_rule.connection,
             catalog_connection=catalog.catalog_connection,

@@ -346,8 +346,9 @@ class _CatalogEntry:
         from delta_maintenance.catalogs.credentials import catalog_of
 
         catalog = catalog_of(self._reference)
-        # Found once, so that a table that was dropped and created again is noticed.
-        self._table = self._table or catalog.resolve(self._reference.name)
+        # Kept, so that a table that was dropped and created again is noticed.
+        reference = self._reference
+        self._table = self._table or reference.table() or catalog.resolve(reference.name)
         return catalog, self._table
 
 
