@@ -53,7 +53,7 @@ class Managed:
                 file_name=name,
                 size=len(data),
                 modified_ms=version,
-                timestamp_ms=version,
+                timestamp_ms=1_000 + version,
             )
         )
 

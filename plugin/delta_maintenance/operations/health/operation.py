@@ -91,8 +91,12 @@ def measure(
     vacuum_retention = vacuum_retention or max(properties.deleted_file_retention, LEAST_RETENTION)
     if previous is not None and previous.table_id != snapshot.metadata.id:
         previous = None
+    store = snapshot.log.store
+    if isinstance(store, ManagedStore):
+        # The numbers belong to one state of the catalog, and cost it one request.
+        store = store.at_last_listing()
     with locating(table=snapshot.table, version=snapshot.version):
-        inventory = take_inventory(snapshot.log.store)
+        inventory = take_inventory(store)
         series = commit_series(
             snapshot, inventory.listing, max_commits=max_commits, previous=previous
         )
@@ -110,8 +114,7 @@ def measure(
             checksums=inventory.entries,
             memory=memory,
         )
-        backlog = _publication_backlog(snapshot.log.store)
-    store = snapshot.log.store
+        backlog = _publication_backlog(store)
     kept_versions, unreadable = _kept_versions(store)
     return TableHealth(
         table=snapshot.table,

@@ -24,6 +24,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.protocol.ndjson.raw_lines import PREFIX_BYTES, CommitDigest, digest_commit
 from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.segment import LogListing, arrange, hinted_version, latest_version
 
 NAMES = 1000
@@ -87,8 +88,9 @@ class LogWatch:
     def poll(self) -> Sighting:
         """Polls the log: at most one read, and one listing of at most `NAMES` names or one version.
 
-        If the log does not continue at the last known version, it is listed once more. Raises
-        `NotADeltaTableError` if there is no log (any more).
+        If the log does not continue at the last known version, it is listed once more. The catalog
+        of a catalog-managed table is asked instead, by one request, unless checkpoints matter.
+        Raises `NotADeltaTableError` if there is no log (any more).
         """
         self.poll_again()
         with locating(table=self.store.root):
@@ -114,6 +116,8 @@ class LogWatch:
         return digest if digest is not None and digest.whole else self._read(version, None)
 
     def _look(self) -> Sighting:
+        if isinstance(self.store, ManagedStore) and not self._checkpoints:
+            return self._ask_catalog(self.store)
         hint = None
         if self._known is None or self._checkpoints:
             self._left -= 1
@@ -150,6 +154,15 @@ class LogWatch:
             more=has_more,
             replaced=replaced,
         )
+
+    def _ask_catalog(self, store: ManagedStore) -> Sighting:
+        self._left -= 1
+        before, newest, looked = self._known, store.ask().latest_version, self._looked
+        self._known, self._looked = newest, True
+        if before is not None and before <= newest:
+            return Sighting(since=before, version=newest)
+        self._digests.clear()
+        return Sighting(since=-1, version=newest, replaced=looked)
 
     def _list(self, first_version: int) -> tuple[LogListing, bool]:
         """Lists the log from a version on. Also returns whether the listing has more names."""

@@ -39,7 +39,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import FileStatus, Put, Store, WrappedStore
 from delta_maintenance.storage.options import split_reference
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path, read_listed
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path
 
 if TYPE_CHECKING:
     from delta_maintenance.catalogs.catalog import (
@@ -103,6 +103,13 @@ class ManagedStore(WrappedStore):
             self._state = state
         return state
 
+    def at_last_listing(self) -> ManagedStore:
+        """Returns the log as the catalog stated it at the last listing, for several listings of one
+        measurement: they ask the catalog nothing.
+        """
+        state = self.state
+        return ManagedStore(self._store, lambda: state, self.report_published)
+
     def publish(self, commit: ManagedCommit) -> Put:
         """Publishes a ratified commit: puts the bytes of its staged file under its usual name, and
         reads them back. Three requests. Implements "Publishing".
@@ -112,11 +119,12 @@ class ManagedStore(WrappedStore):
         path, staged = commit_path(commit.version), _staged_path(commit)
         with locating(table=self.root, version=commit.version, file=path):
             try:
-                data = read_listed(self._store, replace(_status(commit), path=staged))
+                data = self._store.read(staged)
             except FileNotFoundError:
                 self._require_published(commit)
                 return Put.EXISTS
             # Readers would refuse the table; until it is published, the file can be restored.
+            _require_ratified(commit, data)
             parse_other_lines(split(staged, data))
             put = self._store.put_if_absent(path, data)
             if self._read_published(path) != data:
@@ -212,7 +220,11 @@ class ManagedStore(WrappedStore):
         return entry and replace(entry, path=path)
 
     def read(self, path: str) -> bytes:
-        return self._published_instead(self._store.read, path)
+        data = self._published_instead(self._store.read, path)
+        commit = self._ratified_commit(path)
+        if commit is not None:
+            _require_ratified(commit, data)
+        return data
 
     def read_head(self, path: str, size: int) -> bytes:
         return self._published_instead(lambda location: self._store.read_head(location, size), path)
@@ -359,6 +371,27 @@ def _staged_path(commit: ManagedCommit) -> str:
 def _status(commit: ManagedCommit) -> FileStatus:
     return FileStatus(
         path=commit_path(commit.version), size=commit.size, modified_ms=commit.modified_ms
+    )
+
+
+def _require_ratified(commit: ManagedCommit, data: bytes) -> None:
+    """Raises unless a file can be the commit, by its size and its in-commit timestamp.
+
+    A file that was cut after a line, for example, would be a valid commit without some files.
+    """
+    problem = f"{len(data)} bytes instead of {commit.size}"
+    if len(data) == commit.size:
+        first_line = split(_staged_path(commit), data[: data.find(b"\n") + 1])
+        info = parse_other_lines(first_line, commit_info=True)[0].commit_info
+        timestamp = None if info is None else info.in_commit_timestamp
+        if timestamp in (None, commit.timestamp_ms):
+            return
+        problem = f"the in-commit timestamp {timestamp} instead of {commit.timestamp_ms}"
+    raise CorruptTableError(
+        f"the commit is not {commit.file_name} as the catalog states it: it has {problem}",
+        version=commit.version,
+        file=commit_path(commit.version),
+        remedy=_NO_STAGED_FILE,
     )
 
 

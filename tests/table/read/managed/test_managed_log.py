@@ -215,7 +215,7 @@ def test_health_counts_the_backlog_of_publication() -> None:
     health = measure(managed.table().snapshot(), now=now)
     assert health.unpublished_commits == 3
     assert health.unreported_commits == 5
-    assert health.oldest_unreported_commit == instant(1)
+    assert health.oldest_unreported_commit == instant(1_001)
     assert health.facts()["publication backlog"] == (
         "3 commits not published, 5 not reported to the catalog as published, of 10 that it accepts"
     )
@@ -223,7 +223,7 @@ def test_health_counts_the_backlog_of_publication() -> None:
     managed.report()
     health = measure(managed.table().snapshot(), now=now)
     assert (health.unpublished_commits, health.unreported_commits) == (3, 3)
-    assert health.oldest_unreported_commit == instant(3)
+    assert health.oldest_unreported_commit == instant(1_003)
     assert measure(managed.builder.open().snapshot(), now=now).unpublished_commits is None
 
 
