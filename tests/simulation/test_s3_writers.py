@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.simulation import quiet_windows
 from tests.simulation.s3_writers import CAREFUL, GUARDED, REFUSED, UNDECLARED, S3Run, Setting
 from tests.support.suite import play
 
@@ -66,3 +68,10 @@ def test_a_commit_that_is_overwritten_after_a_quiet_window_is_named(
         count_cases(f"quiet windows on S3, {what}", number)
     if numbers["seeds"] >= _MEANINGFUL:
         assert numbers["lost: overwritten"] and numbers["sound: sound"], numbers
+
+
+@pytest.mark.skipif(play.PLAY != "all", reason="takes ten minutes: make nightly plays it")
+def test_the_documentation_has_the_table_of_quiet_windows() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "safety" / "other-writers.md").read_text()
+    for row in quiet_windows.rows(range(quiet_windows.SEEDS)):
+        assert f"{row}\n" in page, "run python -m tests.simulation.quiet_windows"
