@@ -379,16 +379,20 @@ def _require_ratified(commit: ManagedCommit, data: bytes) -> None:
 
     A file that was cut after a line, for example, would be a valid commit without some files.
     """
-    problem = f"{len(data)} bytes instead of {commit.size}"
-    if len(data) == commit.size:
-        first_line = split(_staged_path(commit), data[: data.find(b"\n") + 1])
-        info = parse_other_lines(first_line, commit_info=True)[0].commit_info
-        timestamp = None if info is None else info.in_commit_timestamp
-        if timestamp in (None, commit.timestamp_ms):
-            return
-        problem = f"the in-commit timestamp {timestamp} instead of {commit.timestamp_ms}"
+    problem = f"it has {len(data)} bytes instead of {commit.size}"
+    if data and len(data) == commit.size:
+        try:
+            first_line = split(commit.file_name, data.partition(b"\n")[0])
+            info = parse_other_lines(first_line, commit_info=True)[0].commit_info
+        except CorruptTableError as error:
+            problem = error.problem
+        else:
+            timestamp = None if info is None else info.in_commit_timestamp
+            if timestamp in (None, commit.timestamp_ms):
+                return
+            problem = f"its in-commit timestamp is {timestamp} instead of {commit.timestamp_ms}"
     raise CorruptTableError(
-        f"the commit is not {commit.file_name} as the catalog states it: it has {problem}",
+        f"the commit is not {commit.file_name} as the catalog states it: {problem}",
         version=commit.version,
         file=commit_path(commit.version),
         remedy=_NO_STAGED_FILE,
