@@ -14,6 +14,9 @@ import pytest
 from delta_maintenance import clock
 from delta_maintenance.errors import StorageError
 from delta_maintenance.storage.local import LocalStore
+from delta_maintenance_dagster import DeltaMaintenanceComponent
+from tests.support.catalogs.managed_tables import ManagedTables
+from tests.support.servers.unity_delta import TOKEN, serve_unity
 from tests.support.tables.actions import add, commit_info, metadata, protocol, remove
 from tests.support.tables.table_builder import TableBuilder
 
@@ -417,3 +420,40 @@ def test_a_failing_table_is_tried_once_an_hour(
     assert patient.run(request).success
     later(timedelta(days=1))
     assert keys(patient()) == []
+
+
+@pytest.mark.server
+def test_a_tick_asks_the_catalog_once_and_runs_what_it_ratified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance
+) -> None:
+    monkeypatch.setenv("LAKE_TOKEN", TOKEN)
+    with serve_unity() as server:
+        tables = ManagedTables(server, tmp_path)
+        managed = tables.add()
+        managed.ratify()
+        tables.state()
+        lake = {
+            "kind": "unity",
+            "address": server.url,
+            "catalog": "main",
+            "options": {"token": "${env:LAKE_TOKEN}"},
+        }
+        component = DeltaMaintenanceComponent.model_validate(
+            {"catalogs": {"lake": lake}, "tables": [{"catalog": "lake.**"}]}
+        )
+        state = tmp_path / "state.json"
+        component.write_state_to_path(state)
+        context = dg.ComponentTree.for_test().load_context
+        ticks = Ticks(component.build_defs_from_state(context, state), instance)
+        assert versions(ticks()) == ["1"]
+        tables.asked()
+        assert versions(ticks()) == []
+        assert tables.asked() == {"t0": 1}
+        # Neither a publication nor a file beside the catalog is a version.
+        managed.publish()
+        managed.rogue()
+        assert versions(ticks()) == []
+        managed.ratify()
+        tables.state()
+        tick = ticks()
+        assert versions(tick) == ["2"] and len(tick.run_requests) == 1
