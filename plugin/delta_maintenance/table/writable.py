@@ -11,8 +11,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.errors import CorruptTableError
-from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.errors import CorruptTableError, UnsupportedFeatureError, locating
+from delta_maintenance.protocol.features.registry import (
+    COMMITS_THROUGH_CATALOGS,
+    MAINTENANCE_PERMISSIONS,
+    Operation,
+    require_supported,
+    supports,
+)
 from delta_maintenance.protocol.row_tracking import row_ids as row_tracking
 from delta_maintenance.protocol.row_tracking.row_ids import RowTrackingState, row_tracking_state
 from delta_maintenance.protocol.statistics.as_json import num_records
@@ -20,6 +26,7 @@ from delta_maintenance.protocol.statistics.stats import stated_row_counts
 from delta_maintenance.table.evidence.contradictions import find_contradiction
 from delta_maintenance.table.read.active_files import record_counts
 from delta_maintenance.table.read.log_view import EXAMINE
+from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.snapshot import Snapshot
 
 __all__ = ["EXAMINE"]
@@ -31,11 +38,35 @@ def require_writable(snapshot: Snapshot, operation: Operation, *, repairs: bool 
     """Raises unless this release may do `operation` on top of the snapshot.
 
     With `repairs`, the state may contradict itself, because the operation only replaces damaged
-    files. `UnsupportedFeatureError` for an unsupported protocol; the errors of `require_proved`.
+    files. `UnsupportedFeatureError` for an unsupported protocol, and if the catalog of the table
+    does not permit the operation; the errors of `require_proved`.
     """
-    require_supported(snapshot.protocol, operation, table=snapshot.table, version=snapshot.version)
+    with locating(table=snapshot.table, version=snapshot.version):
+        require_permitted(snapshot, operation)
+        require_supported(snapshot.protocol, operation)
     if not repairs:
         require_proved(snapshot)
+
+
+def require_permitted(snapshot: Snapshot, operation: Operation) -> None:
+    """Raises `UnsupportedFeatureError` for maintenance that the catalog of a catalog-managed table
+    does not permit ("Maintenance Operations on Catalog-managed Tables"). Requests nothing.
+    """
+    if not supports(snapshot.protocol, "catalogManaged"):
+        return
+    store = snapshot.log.store
+    if not isinstance(store, ManagedStore):
+        raise UnsupportedFeatureError(
+            "a catalog-managed table that is opened by its address is only read",
+            remedy="open the table by its name in the catalog",
+        )
+    permission = MAINTENANCE_PERMISSIONS.get(operation)
+    if permission is None or permission in store.state.allowed_maintenance:
+        return
+    remedy = f"ask its owner for {permission}"
+    if operation is not Operation.CLEAN_STAGED:
+        remedy += f", and {COMMITS_THROUGH_CATALOGS}"
+    raise UnsupportedFeatureError(f"the catalog does not permit {operation.value}", remedy=remedy)
 
 
 def require_proved(snapshot: Snapshot) -> None:

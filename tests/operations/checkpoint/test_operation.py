@@ -227,12 +227,12 @@ def test_a_version_without_its_commit_is_refused() -> None:
 
 
 @pytest.mark.conformance("CAT-01", "CAT-05", "CKPT-01")
-def test_a_catalog_managed_table_gets_no_checkpoint() -> None:
+def test_a_catalog_managed_table_by_its_address_gets_no_checkpoint() -> None:
     supported = features(
         "catalogManaged", "vacuumProtocolCheck", "v2Checkpoint", writer_only=["inCommitTimestamp"]
     )
     table = table_of([commit_info(inCommitTimestamp=1), supported, metadata(), add("a")])
-    assert "waits for a release" in str(refuse(table, UnsupportedFeatureError))
+    assert "by its name in the catalog" in str(refuse(table, UnsupportedFeatureError))
 
 
 @pytest.mark.conformance("REC-05", "FILE-08")

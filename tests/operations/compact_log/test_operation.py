@@ -277,12 +277,12 @@ def test_the_same_file_with_another_vector_is_no_repetition() -> None:
 
 
 @pytest.mark.conformance("CAT-01", "CAT-05", "COMP-11")
-def test_the_log_of_a_catalog_managed_table_is_not_compacted() -> None:
+def test_the_log_of_a_catalog_managed_table_by_its_address_is_not_compacted() -> None:
     table = TableBuilder()
     listed = features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"])
     for version in range(4):
         table.commit([listed, metadata(), add(f"f{version}")])
-    with pytest.raises(UnsupportedFeatureError, match="waits for a release"):
+    with pytest.raises(UnsupportedFeatureError, match="by its name in the catalog"):
         plan(table, commits_per_file=2)
 
 

@@ -266,9 +266,16 @@ def test_features_with_state_elsewhere_refuse_reading(name: str) -> None:
 
 @pytest.mark.conformance("CAT-01")
 @pytest.mark.parametrize("name", ["catalogManaged", "catalogOwned-preview"])
-def test_a_catalog_managed_table_is_only_read(name: str) -> None:
+def test_what_a_catalog_managed_table_can_have_without_a_commit(name: str) -> None:
+    allowed = {
+        Operation.READ,
+        Operation.CHECKPOINT,
+        Operation.CHECKSUM,
+        Operation.COMPACT_LOG,
+        Operation.CLEAN_STAGED,
+    }
     for operation in Operation:
-        if operation is Operation.READ:
+        if operation in allowed:
             require_supported(listing(name), operation)
         else:
             with pytest.raises(UnsupportedFeatureError, match="catalog"):
@@ -294,6 +301,7 @@ def test_iceberg_compatibility_v3_forbids_data_and_property_changes(name: str) -
 CHECKPOINTABLE = [
     "allowColumnDefaults",
     "appendOnly",
+    "catalogManaged",
     "changeDataFeed",
     "checkConstraints",
     "checkpointProtection",

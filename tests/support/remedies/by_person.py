@@ -40,9 +40,10 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
     r"has no hard links|survive a crash": "tests/storage/local/test_store.py",
     r"soft-deleted": "tests/storage/gcs/test_old_versions.py",
     # Catalogs.
-    r"is not published; run publish|refuses the report|takes no reports|; wait for a release that commits": (
-        "tests/table/read/managed/test_managed_log.py"
-    ),
+    r"is not published; run publish|refuses the report|takes no reports|"
+    r"; wait for a release that commits": "tests/table/read/managed/test_managed_log.py",
+    r"does not permit|opened by its address is only read|is the newest published one|"
+    r"not published and reported": "tests/table/read/managed/test_maintenance.py",
     r"signs each request": "tests/catalogs/test_kinds.py",
     r"denies credentials": "tests/cli/test_catalog_runs.py",
     r"the catalog lists no table": "tests/policies/catalogs/test_empty_patterns.py",
@@ -78,7 +79,7 @@ OPEN: Mapping[str, str] = {
         ),
         r"percent-encoded": "which writer wrote the path",
         r"repair the (protocol|table's metadata)|column mapping metadata|schema string": _SETTINGS,
-        r"checkpoint the table with the engine|leave it to its catalog": _SETTINGS,
+        r"checkpoint the table with the engine": _SETTINGS,
         r"use a release|newer release|release that|let the engine that cloned|use Delta Spark|"
         r"with Delta Spark|let Delta Spark|use an engine": (
             "which release or engine supports the table, because this one does not"

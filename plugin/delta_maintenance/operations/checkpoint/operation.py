@@ -24,6 +24,7 @@ from delta_maintenance.operations.checkpoint import (
 from delta_maintenance.operations.checkpoint.incremental import decide, foresee
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import size_text
+from delta_maintenance.operations.core.published import note_unpublished, publish_up_to
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind, classic_checkpoint_name
 from delta_maintenance.protocol.delta_log.sidecars import sidecar_size
 from delta_maintenance.protocol.features.registry import Operation, supported_features
@@ -84,7 +85,7 @@ def plan(
         time_zone=options.time_zone,
         tombstones_from=tombstones_from,
         transactions_from=None if retention is None else _before(passed, retention),
-        notes=(*notes, *_notes(snapshot)),
+        notes=(*notes, *_notes(snapshot), *note_unpublished(snapshot)),
     )
     return (
         planned
@@ -141,6 +142,8 @@ def apply(
 ) -> CheckpointResult:
     """Writes the planned checkpoint. Repeated and concurrent runs do no harm.
 
+    If the version of a catalog-managed table is not published, it is published first.
+
     `engine` writes the sidecars of a plan for Spark; plans for the local engine need none.
     `snapshot` is the snapshot of the plan, if it is still in memory, which avoids opening it again.
     """
@@ -154,6 +157,7 @@ def apply(
         snapshot = table.snapshot(version=plan.version)
     try:
         _require_checkpointable(snapshot, repairs=repairs)
+        publish_up_to(table, plan.version, context)
         written, reused, notes = _write(
             snapshot,
             plan,

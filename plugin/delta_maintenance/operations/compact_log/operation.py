@@ -28,9 +28,11 @@ from delta_maintenance.operations.compact_log import (
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.operations.core.published import note_unpublished, publish_up_to
 from delta_maintenance.protocol.delta_log.file_names import compaction_name
 from delta_maintenance.protocol.features.registry import Operation
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry
+from delta_maintenance.table.read.managed_log import as_last_listed
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -54,7 +56,7 @@ def plan(
     context = context or RunContext()
     options = (options or CompactLogOptions()).validated()
     require_writable(snapshot, Operation.COMPACT_LOG)
-    listing = list_log(snapshot.log.store)
+    listing = list_log(as_last_listed(snapshot.log.store))
     first_version, last_version = _range(snapshot, listing, options)
     windows, notes = _windows(listing, options, first_version, last_version)
     chosen, engine_reason = _engine(options, windows)
@@ -77,7 +79,7 @@ def plan(
         reason=reason,
         log_bytes=sum(window.log_bytes for window in windows),
         engine=chosen,
-        notes=(*notes, *snapshot.warnings),
+        notes=(*notes, *snapshot.warnings, *note_unpublished(snapshot)),
     )
 
 
@@ -89,6 +91,8 @@ def apply(
     snapshot: Snapshot | None = None,
 ) -> CompactLogResult:
     """Writes the planned compactions. Repeated and concurrent runs do no harm.
+
+    Versions of a catalog-managed table that are not published are published first.
 
     `engine` reads the commits of a plan for Spark; a plan for this process needs none. `snapshot`
     is the snapshot of the plan, if it is still in memory, which saves opening it again. A damaged
@@ -106,6 +110,7 @@ def apply(
         )
     context.require_engine(plan)
     require_writable(snapshot or table.snapshot(), Operation.COMPACT_LOG)
+    publish_up_to(table, plan.windows[-1].last_version, context)
     commits = _commits(table, plan, snapshot)
     done: list[CompactedWindow] = []
     errors: list[DeltaMaintenanceError] = []

@@ -47,7 +47,7 @@ from delta_maintenance.protocol.commit.conflicts import IsolationLevel
 from delta_maintenance.protocol.commit.staged import removes_of
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
 from delta_maintenance.protocol.delta_log.last_checkpoint import parse_hint
-from delta_maintenance.protocol.features.registry import Operation, require_supported, supports
+from delta_maintenance.protocol.features.registry import Operation, supports
 from delta_maintenance.storage.core.listing import STATUSES
 from delta_maintenance.table.commit.guarded import guarded_commits
 from delta_maintenance.table.commit.manifests import write_manifests
@@ -108,7 +108,7 @@ class Repairing:
     def _remove_checksums(self, repair: Repair) -> RepairOutcome:
         statuses = [e.status for e in self.found.inventory.entries if e.path in repair.paths]
         snapshot = self._without_bad_checkpoints(self.found.version)
-        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        require_writable(snapshot, Operation.CLEAN_LOG, repairs=True)
         columns = [[s.path for s in statuses], [s.size for s in statuses]]
         times = [status.modified_ms for status in statuses]
         unchanged = pa.table([*columns, times], schema=STATUSES)
@@ -125,7 +125,7 @@ class Repairing:
         if files is None or files not in list_log(store, first_version=files.version).checkpoints:
             return _outcome(repair, "already-done", reason="the checkpoint has changed")
         snapshot = self._without_bad_checkpoints(files.version)
-        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        require_writable(snapshot, Operation.CLEAN_LOG, repairs=True)
         # The new checkpoint must not be built on files that may be damaged as well.
         options = CheckpointOptions(
             kind=_kind(files, snapshot), engine="local", incremental="never"
@@ -176,7 +176,7 @@ class Repairing:
         if status is None or store.stat(status.path) != status:
             return _outcome(repair, "already-done", reason="the file has changed")
         snapshot = self.table.snapshot()
-        require_supported(snapshot.protocol, Operation.CLEAN_LOG, table=self.table.uri)
+        require_writable(snapshot, Operation.CLEAN_LOG, repairs=True)
         row = [[status.path], [status.size], [status.modified_ms]]
         self._require_deleted(store.delete_unchanged(pa.table(row, schema=STATUSES)))
         return _outcome(repair, "done", version=repair.version)
@@ -237,7 +237,7 @@ class Repairing:
 
     def _copy_misnamed_files(self, repair: Repair) -> RepairOutcome:
         snapshot = self.table.snapshot()
-        require_supported(snapshot.protocol, Operation.VACUUM, table=self.table.uri)
+        require_writable(snapshot, Operation.VACUUM, repairs=True)
         others = self._presence(snapshot).other_spellings
         chosen = pc.and_(
             pc.is_null(others["doubt"]),

@@ -59,6 +59,7 @@ from delta_maintenance.table.read.history import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.snapshot import Snapshot
+from delta_maintenance.table.writable import require_permitted
 
 SMALL_FILE_BYTES = 32 << 20
 """The size below which a data file is small: opening it takes longer than reading it."""
@@ -358,6 +359,7 @@ def _refusals(snapshot: Snapshot) -> Iterator[Refusal]:
         Operation.CHANGE_METADATA,
     ):
         try:
+            require_permitted(snapshot, operation)
             require_supported(snapshot.protocol, operation)
         except (UnsupportedFeatureError, CorruptTableError) as error:
             yield Refusal(operation=operation.value, problem=str(error))

@@ -8,7 +8,7 @@ feature is *active* depends on table properties and is not decided here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -28,6 +28,8 @@ class Operation(Enum):
     CHECKSUM = "checksum"
     COMPACT_LOG = "compact-log"
     CLEAN_LOG = "clean-log"
+    CLEAN_STAGED = "clean-staged"
+    """Delete the staged files of commits that are published."""
     VACUUM = "vacuum"
     COMMIT = "commit"
     """Add a version that neither rewrites data nor changes properties or protocol."""
@@ -35,6 +37,20 @@ class Operation(Enum):
     """Commit other table properties or another protocol."""
     REWRITE_DATA = "rewrite-data"
     """Write data files that contain rows of existing ones."""
+
+
+MAINTENANCE_PERMISSIONS: Mapping[Operation, str] = {
+    Operation.CLEAN_LOG: "METADATA_CLEANUP",
+    Operation.CLEAN_STAGED: "METADATA_CLEANUP",
+    Operation.VACUUM: "DATA_CLEANUP",
+    Operation.COMMIT: "DATA_REORGANIZATION",
+    Operation.REWRITE_DATA: "DATA_REORGANIZATION",
+}
+"""What the catalog of a catalog-managed table must permit, as it calls it.
+
+Checkpoints, log compactions and version checksums need no permission ("Maintenance Operations on
+Catalog-managed Tables"). A change of metadata is no maintenance but an ordinary commit.
+"""
 
 
 class FeatureKind(Enum):
@@ -46,6 +62,8 @@ class FeatureKind(Enum):
     """Writers; listed only in `writerFeatures`, and never prevents reading."""
 
 
+COMMITS_THROUGH_CATALOGS = "wait for a release that commits through catalogs"
+"""The remedy for an operation that the catalog may permit, and that this release does not have."""
 _OTHER_ENGINE = "use an engine or a newer release that supports this operation on such tables"
 
 
@@ -205,6 +223,12 @@ _EVERYTHING = frozenset(Operation)
 _NO_REWRITE = _EVERYTHING - {Operation.REWRITE_DATA}
 _LOG_AND_FILES = _NO_REWRITE - {Operation.CHANGE_METADATA}
 _READ_ONLY = frozenset({Operation.READ})
+_WITHOUT_CATALOG = _READ_ONLY | {
+    Operation.CHECKPOINT,
+    Operation.CHECKSUM,
+    Operation.COMPACT_LOG,
+    Operation.CLEAN_STAGED,
+}
 _NOTHING: frozenset[Operation] = frozenset()
 
 _BOTH = FeatureKind.READER_WRITER
@@ -277,11 +301,11 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature(
         name="catalogManaged",
         kind=_BOTH,
-        operations=_READ_ONLY,
+        operations=_WITHOUT_CATALOG,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         aliases=("catalogOwned-preview",),
-        note="waits for a release that commits through the catalog of the table",
-        remedy="until then, leave it to its catalog, and to its writers if the catalog permits it",
+        note="this release neither commits through catalogs nor deletes what their tables need",
+        remedy=COMMITS_THROUGH_CATALOGS,
     ),
     # Features without a description, or described only by an RFC.
     TableFeature(name="checkpointProtection", kind=_WRITER, operations=_EVERYTHING),

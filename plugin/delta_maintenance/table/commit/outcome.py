@@ -21,7 +21,7 @@ from delta_maintenance.storage.core.base import Store
 from delta_maintenance.table.commit.other_writers import DeclaredWriters, require_declared_writers
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY
 from delta_maintenance.table.read.snapshot import Snapshot
-from delta_maintenance.table.writable import require_consistent
+from delta_maintenance.table.writable import require_consistent, require_permitted
 
 
 def require_committable(
@@ -40,6 +40,8 @@ def require_committable(
     table, version, protocol = snapshot.table, snapshot.version, snapshot.protocol
     with locating(table=table, version=version):
         require_declared_writers(table, writers)
+        has_files = actions.adds.num_rows or actions.removes.num_rows
+        require_permitted(snapshot, kind_of(actions) if has_files else Operation.CHANGE_METADATA)
         # The caller is responsible for the features that this commit drops.
         require_supported(
             without_features(protocol, drops), kind_of(actions), table=table, version=version

@@ -44,6 +44,7 @@ from delta_maintenance.table.read.file_index import FileIndex
 from delta_maintenance.table.read.log_file import LOG_DIRECTORY, LogEntry, read_hint
 from delta_maintenance.table.read.log_reader import LogTail, TailBatch
 from delta_maintenance.table.read.log_view import Evidence, LogView
+from delta_maintenance.table.read.managed_log import as_last_listed
 from delta_maintenance.table.read.segment import LogListing, list_log
 from delta_maintenance.table.read.snapshot import COUNTED_FIELDS, Snapshot
 
@@ -83,7 +84,7 @@ def live_by_commits(snapshot: Snapshot) -> Iterator[pa.Table]:
     if log.checkpoint is None:
         # The commits are the version.
         return
-    listing = list_log(store)
+    listing = list_log(as_last_listed(store))
     entries = _before(listing, snapshot.version, most_bytes=None)
     replay = FileReplay()
     try:
@@ -134,7 +135,7 @@ class _Examination:
         self._store = log.store
         self._version = log.segment.base_version
         first_version = max(0, self._version + 1 - MOST_COMMITS)
-        self._listing = list_log(log.store, first_version=first_version)
+        self._listing = list_log(as_last_listed(log.store), first_version=first_version)
         tail = sum(entry.status.size for entry in log.segment.commits)
         rows = 0 if log.checkpoint is None else log.checkpoint.row_count
         self._is_small = rows <= FEW_ACTIONS and tail <= MOST_BYTES

@@ -8,7 +8,8 @@ listing. If it is not, it is lost: catalogs do not check what they are told of a
 
 Only the catalog commits, so a store gives the right to write what "Maintenance Operations" allows
 without its permission: checksums of all versions, checkpoints and log compactions of published
-versions, and `_last_checkpoint`. A commit is published only as a copy of its staged file. All other
+versions, and `_last_checkpoint`. A commit is published only as a copy of its staged file. With the
+permission of the catalog, staged files of published and reported commits are deleted. All other
 writes are refused.
 """
 
@@ -16,8 +17,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
@@ -26,6 +27,7 @@ from delta_maintenance.errors import (
     CatalogError,
     CorruptTableError,
     RefusedError,
+    StorageError,
     UnsupportedFeatureError,
     locating,
 )
@@ -36,6 +38,7 @@ from delta_maintenance.protocol.delta_log.file_names import (
     parse_log_file_name,
     version_prefix,
 )
+from delta_maintenance.protocol.features.registry import MAINTENANCE_PERMISSIONS, Operation
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import FileStatus, Put, Store, WrappedStore
 from delta_maintenance.storage.options import split_reference
@@ -87,6 +90,7 @@ class ManagedStore(WrappedStore):
         self._state: ManagedState | None = None
         self._unreadable: frozenset[ManagedCommit] = frozenset()
         """Ratified commits for which neither a staged nor a published file was found."""
+        self._created: frozenset[str] = frozenset()
 
     @property
     def state(self) -> ManagedState:
@@ -157,12 +161,23 @@ class ManagedStore(WrappedStore):
 
     def count_unpublished(self) -> int:
         """Counts the ratified commits that are not published. Takes one listing of the log."""
-        versions = {commit.version for commit in self.state.commits}
+        return len(self._unpublished_versions(self.state))
+
+    def newest_published(self) -> int:
+        """Returns the newest version up to which all are published. Takes one listing of the log if
+        the catalog lists commits.
+        """
+        state = self.state
+        unpublished = self._unpublished_versions(state)
+        return unpublished[0] - 1 if unpublished else state.latest_version
+
+    def _unpublished_versions(self, state: ManagedState) -> list[int]:
+        versions = [commit.version for commit in state.commits]
         if not versions:
-            return 0
-        names = {commit_name(version) for version in versions}
-        listed = self._store.list_from(LOG_DIRECTORY, version_prefix(min(versions)))
-        return len(names - {status.path.rpartition("/")[2] for status in listed})
+            return []
+        listed = self._store.list_from(LOG_DIRECTORY, version_prefix(versions[0]))
+        names = {status.path.rpartition("/")[2] for status in listed}
+        return [version for version in versions if commit_name(version) not in names]
 
     def lost_commit(self, newest: int) -> CorruptTableError | None:
         """Returns the error for a log that ends at the version `newest` although the catalog states
@@ -238,14 +253,56 @@ class ManagedStore(WrappedStore):
 
     def create(self, path: str) -> AbstractContextManager[BinaryIO]:
         self._require_permitted(path, _WRITABLE)
-        return self._store.create(path)
+        return self._create(path)
+
+    @contextmanager
+    def _create(self, path: str) -> Iterator[BinaryIO]:
+        with self._store.create(path) as file:
+            yield file
+        with self._lock:
+            self._created |= {path}
 
     def put(self, path: str, data: bytes) -> None:
         self._require_permitted(path, _REPLACEABLE)
         self._store.put(path, data)
 
+    def delete(self, path: str) -> None:
+        for error in self.delete_many([path]).values():
+            raise error
+
+    def delete_many(self, paths: Iterable[str]) -> dict[str, StorageError]:
+        """Deletes files that this store has created, and staged files of versions that are
+        published and that the catalog, asked now, does not list. Keeps other staged files, with an
+        error, and refuses all other paths.
+        """
+        paths = [*paths]
+        kept = self._needed_files([path for path in paths if path not in self._created])
+        return kept | self._store.delete_many(path for path in paths if path not in kept)
+
     def close(self) -> None:
         self._store.close()
+
+    def _needed_files(self, paths: list[str]) -> dict[str, StorageError]:
+        """Returns the staged files that may be the only copy of a commit, each with the error."""
+        versions: dict[str, int] = {}
+        for path in paths:
+            file = parse_log_file_name(path.removeprefix(f"{LOG_DIRECTORY}/"))
+            if file.kind is not LogFileKind.STAGED_COMMIT or file.version is None:
+                self._refuse(path)
+            versions[path] = file.version
+        if not versions:
+            return {}
+        state = self.ask()
+        if MAINTENANCE_PERMISSIONS[Operation.CLEAN_STAGED] not in state.allowed_maintenance:
+            self._refuse(paths[0])
+        listed = self._store.list_from(LOG_DIRECTORY, version_prefix(min(versions.values())))
+        published = {status.path for status in listed}
+        published -= {commit_path(commit.version) for commit in state.commits}
+        return {
+            path: StorageError("its version is not published and reported", file=path)
+            for path, version in versions.items()
+            if version > state.latest_version or commit_path(version) not in published
+        }
 
     def _require_permitted(self, path: str, kinds: frozenset[LogFileKind]) -> None:
         """Raises unless the protocol permits everybody to write this file; `RefusedError` for a
@@ -319,6 +376,11 @@ def managed_log(
         return store
     entry = _CatalogEntry(reference)
     return ManagedStore(store, entry.state, entry.report_published)
+
+
+def as_last_listed(store: Store) -> Store:
+    """Returns the store for further listings at the same version, which ask no catalog."""
+    return store.at_last_listing() if isinstance(store, ManagedStore) else store
 
 
 def require_stated_version(store: Store, newest: int) -> None:

@@ -51,7 +51,12 @@ def test_a_policy_asks_one_request_for_each_table_with_nothing_to_do(
     served.state()
     policy = {
         "version": 1,
-        "defaults": {"checkpoint": True, "compact_log": True, "optimize": True},
+        "defaults": {
+            "checkpoint": True,
+            "compact_log": True,
+            "optimize": True,
+            "clean_staged": True,
+        },
         "catalogs": {"main": {"kind": "unity"}},
         "tables": [{"catalog": "main.**"}],
     }

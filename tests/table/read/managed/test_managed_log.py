@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.clock import instant
-from delta_maintenance.errors import DeltaMaintenanceError, RefusedError, UnsupportedFeatureError
-from delta_maintenance.operations.core import RunContext, find, names
+from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations.health import measure
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
@@ -22,10 +21,10 @@ from delta_maintenance.protocol.delta_log.file_names import (
     compaction_name,
     uuid_checkpoint_name,
 )
-from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.read import Table
 from delta_maintenance.table.read.managed_log import ManagedStore
+from tests.support.faults.every_fault import files_of
 from tests.support.tables.actions import add
 from tests.support.tables.managed import LOG, STAGED, Managed, commit_path, info, live_paths
 from tests.support.tables.table_builder import log_text
@@ -126,11 +125,11 @@ def test_a_file_that_only_the_catalog_permits_is_not_written(name: str) -> None:
     log = [f"{LOG}/{name}" for name in (commit_name(2), "_guarded.x", "sub/x.checkpoint.parquet")]
     staged = f"{STAGED}/{managed.listed[0].file_name}"
     unlisted = f"elsewhere/{classic_checkpoint_name(0)}"
-    before = {*_files(managed.store)}
+    before = files_of(managed.store)
     for path in ("a", commit_path(1), staged, unlisted, *log):
         with pytest.raises(UnsupportedFeatureError, match="wait for a release that commits thr"):
             _WRITES[name](store, path)
-    assert {*_files(managed.store)} == before
+    assert files_of(managed.store) == before
 
 
 @pytest.mark.conformance("CAT-05")
@@ -163,46 +162,6 @@ def test_a_derived_file_is_written_for_published_versions_only() -> None:
         store.put_if_absent(f"{LOG}/{checksum_name(4)}", b"5")
     managed.publish()
     store.put(f"{LOG}/{classic_checkpoint_name(2)}", b"6")
-
-
-_REQUESTS: dict[str, dict[str, object]] = {
-    "upgrade-protocol": {"features": ["v2Checkpoint"]},
-    "set-properties": {"properties": {"delta.appendOnly": "true"}},
-    "set-clustering": {"by": ["id"]},
-    "add-constraint": {"expression": "id > 0"},
-    "fsck": {"remove_missing_files": True},
-}
-
-
-@pytest.mark.conformance("CAT-01", "CAT-05")
-@pytest.mark.parametrize("name", names())
-def test_every_operation_that_writes_is_refused_in_one_line(name: str) -> None:
-    record = find(name)
-    if record.effects.only_reads:
-        pytest.skip("only reads")
-    managed = Managed()
-    managed.ratify()
-    before = {*_files(managed.store)}
-    options = record.options.from_json({**record.example, **_REQUESTS.get(name, {})})
-    table = managed.table()
-    try:
-        prepared = record.prepare(table, options, RunContext.at(instant(2_000)))
-        assert prepared is not None
-        # fsck examines the table, and refuses the repairs.
-        text = str(prepared.apply().to_json())
-        assert name == "fsck"
-    except DeltaMaintenanceError as error:
-        assert error.exit_status == 3
-        text = str(error)
-    assert "waits for a release that commits through the catalog" in text
-    # No engine may do it unless the catalog says so.
-    assert "use an engine" not in text and "leave it to its catalog" in text
-    assert (name in text) or name not in ("checkpoint", "checksum", "vacuum", "clean-log")
-    assert {*_files(managed.store)} == before
-
-
-def _files(store: MemoryStore) -> list[str]:
-    return [path for batch in store.list_tree() for path in batch["path"].to_pylist()]
 
 
 def test_health_counts_the_backlog_of_publication() -> None:
