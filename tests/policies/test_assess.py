@@ -236,7 +236,7 @@ def test_a_sample_is_opened_until_corruption_is_reported() -> None:
 
 
 @pytest.mark.conformance("CAT-01")
-def test_a_catalog_managed_table_waits_and_does_not_fail() -> None:
+def test_a_catalog_managed_table_by_its_address_is_blocked_and_does_not_fail() -> None:
     managed = features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"])
     table = Folder(first=[commit_info(inCommitTimestamp=1), managed, metadata()])
     table.log(add("a", size=100), days=40)
@@ -246,7 +246,7 @@ def test_a_catalog_managed_table_waits_and_does_not_fail() -> None:
     due = [each for each in seen.operations if each.status != "not-due"]
     assert [each.operation for each in due] == ["optimize", "checkpoint", "vacuum"]
     assert {each.status for each in due} == {"blocked"}
-    assert all("waits for a release that commits" in each.reason for each in due)
+    assert all("open the table by its name in the catalog" in each.reason for each in due)
 
 
 def test_nothing_is_deleted_from_a_corrupt_table() -> None:
@@ -353,6 +353,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         grown(12),
         vacuum=True,
         clean_log=True,
+        clean_staged=True,
         compact_log=True,
         checkpoint=True,
         checksum=True,

@@ -9,6 +9,7 @@ from delta_maintenance.operations.backfill_row_ids import BackfillRowIdsPlan, Ba
 from delta_maintenance.operations.checkpoint import CheckpointPlan, CheckpointResult
 from delta_maintenance.operations.checksum import ChecksumPlan, ChecksumResult
 from delta_maintenance.operations.clean_log import CleanLogPlan, CleanLogResult
+from delta_maintenance.operations.clean_staged import CleanStagedPlan, CleanStagedResult
 from delta_maintenance.operations.cluster import ClusterPlan, ClusterResult
 from delta_maintenance.operations.compact_log import CompactLogPlan, CompactLogResult
 from delta_maintenance.operations.core.flags import FlagField
@@ -514,6 +515,10 @@ class OperationMethods:
         report: str | None = ...,
         policy: str | None = ...,
     ) -> CleanLogPlan: ...
+    @overload
+    def clean_staged(self, *, dry_run: Literal[False] = ...) -> CleanStagedResult: ...
+    @overload
+    def clean_staged(self, *, dry_run: Literal[True]) -> CleanStagedPlan: ...
     @overload
     def vacuum(
         self,

@@ -66,6 +66,13 @@ CASES = (
         refused={"options": {"log_retention": "P29D", **_SHORT}},
     ),
     _case(
+        operators.DeltaCleanStagedOperator,
+        "clean_staged",
+        # The table is not catalog-managed.
+        "nothing-to-do",
+        refused={"options": {"as_of": "yesterday"}},
+    ),
+    _case(
         operators.DeltaVacuumOperator,
         "vacuum",
         "vacuumed",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +23,7 @@ from delta_maintenance.operations.holds.models import HeldBack, Holders, LastRea
 
 if TYPE_CHECKING:
     from delta_maintenance.operations.clean_log.operation import apply, plan
+    from delta_maintenance.operations.clean_staged import CleanStagedPlan, CleanStagedResult
 
 
 LEAST_RETENTION = timedelta(hours=24)
@@ -33,6 +35,7 @@ GroupKind = Literal[
     "checksums",
     "checkpoints",
     "staged-commits",
+    "rejected-commits",
     "hadoop-checksums",
     "temporary-files",
     "guarded-commits",
@@ -163,17 +166,24 @@ def plan_facts(plan: CleanLogPlan) -> Facts:
     """The groups of files to delete, and the files that are kept."""
     facts: dict[str, object] = {"oldest version": plan.oldest_version, "reason": plan.reason}
     facts["held by"] = [str(holder) for holder in plan.held]
-    for group in plan.groups:
-        facts[group.kind] = [
-            f"{count_text(group.count, 'file')} ({size_text(group.bytes)}): {group.because}",
-            group.first if group.count == 1 else f"{group.first} to {group.last}",
-            *([f"{group.kept} stays: {group.kept_because}"] if group.kept else ()),
-        ]
+    facts |= group_facts(plan.groups)
     if plan.needs_classic_name:
         facts["first"] = (
             "the cut-off checkpoint is also written under a classic name, for clients without V2"
         )
     return facts
+
+
+def group_facts(groups: Iterable[FileGroup]) -> Facts:
+    """The files of each group, and the reason why the next file is kept."""
+    return {
+        group.kind: [
+            f"{count_text(group.count, 'file')} ({size_text(group.bytes)}): {group.because}",
+            group.first if group.count == 1 else f"{group.first} to {group.last}",
+            *([f"{group.kept} stays: {group.kept_because}"] if group.kept else ()),
+        ]
+        for group in groups
+    }
 
 
 def result_facts(result: CleanLogResult) -> Facts:
@@ -188,7 +198,7 @@ def result_facts(result: CleanLogResult) -> Facts:
     return facts
 
 
-def planned_amounts(plan: CleanLogPlan) -> Amounts:
+def planned_amounts(plan: CleanLogPlan | CleanStagedPlan) -> Amounts:
     """The files to delete."""
     return Amounts(
         deleted_files=sum(group.count for group in plan.groups),
@@ -196,7 +206,7 @@ def planned_amounts(plan: CleanLogPlan) -> Amounts:
     )
 
 
-def done_amounts(result: CleanLogResult) -> Amounts:
+def done_amounts(result: CleanLogResult | CleanStagedResult) -> Amounts:
     """The deleted files."""
     return Amounts(
         deleted_files=sum(group.deleted for group in result.groups),
@@ -204,7 +214,7 @@ def done_amounts(result: CleanLogResult) -> Amounts:
     )
 
 
-def conclusion(result: CleanLogResult, outcome: Outcome) -> Conclusion:
+def conclusion(result: CleanLogResult | CleanStagedResult, outcome: Outcome) -> Conclusion:
     """Names the first file that could not be deleted."""
     if not result.failed:
         return Conclusion(outcome=outcome)

@@ -107,7 +107,7 @@ def _by_version(kind: GroupKind, entries: Sequence[LogEntry], cut_off: int) -> F
     expired = [entry for entry in in_order if is_expired(entry.file, cut_off)]
     retained = [entry for entry in in_order if not is_expired(entry.file, cut_off)]
     because, kept_because = _BECAUSE[kind]
-    return _group(kind, expired, because, retained[:1], kept_because)
+    return group_of(kind, expired, because, retained[:1], kept_because)
 
 
 def _hadoop_checksums(
@@ -122,7 +122,7 @@ def _hadoop_checksums(
         # If the file no longer exists, its checksum could only damage a later file of the same
         # name.
         (expired if file.name in deleted or is_expired(file, cut_off) else retained).append(entry)
-    return _group(
+    return group_of(
         "hadoop-checksums",
         expired,
         "Hadoop's checksums of files that are deleted or no longer exist",
@@ -165,7 +165,7 @@ def _by_age(
     in_order = sorted(entries, key=lambda entry: (entry.status.modified_ms, entry.file.name))
     expired = [entry for entry in in_order if _is_older(entry, young_ms)]
     retained = [entry for entry in in_order if not _is_older(entry, young_ms)]
-    return _group(kind, expired, because, retained[:1], kept_because)
+    return group_of(kind, expired, because, retained[:1], kept_because)
 
 
 def _is_older(entry: LogEntry, young_ms: int) -> bool:
@@ -173,13 +173,14 @@ def _is_older(entry: LogEntry, young_ms: int) -> bool:
     return 0 < entry.status.modified_ms < young_ms
 
 
-def _group(
+def group_of(
     kind: GroupKind,
     expired: Sequence[LogEntry],
     because: str,
-    retained: Sequence[LogEntry],
-    kept_because: str,
+    retained: Sequence[LogEntry] = (),
+    kept_because: str = "",
 ) -> FileGroup | None:
+    """Returns the group of these files; None if there is none."""
     if not expired:
         return None
     return FileGroup(

@@ -42,6 +42,7 @@ BUILT_IN = (
     "checksum",
     "compact-log",
     "clean-log",
+    "clean-staged",
     "vacuum",
     "drop-feature",
     "add-constraint",
