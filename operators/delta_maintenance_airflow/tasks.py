@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -67,6 +68,13 @@ def holder(context: Context) -> str:
     return f"{ti.dag_id}, run {ti.run_id}, task {ti.task_id}{mapped}"
 
 
+def link_to_holder(name: str) -> str | None:
+    """Returns the page of the task of this name; see `holder`. None for the name of no task."""
+    # Neither a Dag nor a task can have a comma in its ID.
+    match = re.fullmatch(r"([^,]+), run (.+), task ([^,\[]+)(?:\[(\d+)\])?", name)
+    return None if match is None else _link(*match.groups()[:3], match[4])
+
+
 def claim(context: Context) -> dict[str, Any]:
     """Returns for whom a lease is taken, and how long an earlier try has to end."""
     return {"holder": holder(context), "patience": _END_OF_TRY}
@@ -75,11 +83,13 @@ def claim(context: Context) -> dict[str, Any]:
 def link_to(context: Context) -> str:
     """Returns the page of a task, relative to Airflow's address."""
     ti = context["ti"]
-    dag, run, task = (
-        quote(identifier, safe=":+") for identifier in (ti.dag_id, ti.run_id, ti.task_id)
-    )
+    return _link(ti.dag_id, ti.run_id, ti.task_id, ti.map_index if _is_mapped(ti) else None)
+
+
+def _link(dag_id: str, run_id: str, task_id: str, map_index: int | str | None) -> str:
+    dag, run, task = (quote(identifier, safe=":+") for identifier in (dag_id, run_id, task_id))
     page = f"/dags/{dag}/runs/{run}/tasks/{task}"
-    return f"{page}/mapped/{ti.map_index}" if _is_mapped(ti) else page
+    return page if map_index is None else f"{page}/mapped/{map_index}"
 
 
 def _is_mapped(ti: Any) -> bool:

@@ -64,6 +64,22 @@ def test_the_lease_of_a_dead_task_expires_on_time() -> None:
         pass
 
 
+def test_an_expired_lease_is_of_a_killed_task_unless_the_task_has_reported() -> None:
+    store, clock = MemoryStore(), Clock()
+    leases = Leases(store, now=clock)
+    assert leases.abandoned("orders", reported_at=None) is None
+    leases._take(_path(leases, store), "orders", "killed")
+    assert leases.abandoned("orders", reported_at=None) is None
+    clock.now = NOON + LIFE
+    lease = leases.abandoned("orders", reported_at=NOON - timedelta(seconds=1))
+    assert lease is not None and (lease.holder, lease.written_at) == ("killed", NOON)
+    # It could not release its lease.
+    assert leases.abandoned("orders", reported_at=NOON + timedelta(seconds=1)) is None
+    with leases.held("orders", holder="next"):
+        assert leases.abandoned("orders", reported_at=None) is None
+    assert leases.abandoned("orders", reported_at=None) is None
+
+
 def test_the_lease_of_another_holder_is_neither_released_nor_renewed() -> None:
     store, clock = MemoryStore(), Clock()
     leases = Leases(store, now=clock)

@@ -32,12 +32,12 @@ from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.operations.core import registry
 from delta_maintenance.operations.core.facts import money_text
 from delta_maintenance.operations.core.freed import freed_bytes, unfreed_texts
-from delta_maintenance.operations.core.given_options import replace_flags
 from delta_maintenance.policies.acknowledgements import MOST_REASON
 from delta_maintenance.policies.approval import PendingPlan
 from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore, UnreadableEntry
 from delta_maintenance.policies.definition.ledger import LedgerRule
 from delta_maintenance.policies.entries import PlannedFiles
+from delta_maintenance.policies.leases import Lease, Leases
 from delta_maintenance_airflow import __version__, settings
 from delta_maintenance_airflow.compat import AirflowException
 from delta_maintenance_airflow.dags.manual import MANUAL_TAG, SHORT_TAG
@@ -62,6 +62,7 @@ from delta_maintenance_airflow.health_page.option_fields import (
 )
 from delta_maintenance_airflow.health_page.overview import RECENT, SHOWN, overview_of
 from delta_maintenance_airflow.ledger import open_ledger
+from delta_maintenance_airflow.tasks import link_to_holder
 
 OpenQuestions = Callable[[frozenset[Question]], frozenset[Question]]
 _FOLDER = Path(__file__).parent
@@ -225,6 +226,7 @@ class Pages:
             request,
             "table.html",
             row=row,
+            killed=self.ask_store(partial(_abandoned_lease, row=row, now=self._now)),
             charts=drawn,
             has_charts=drawn is not None,
             look=look,
@@ -388,10 +390,12 @@ def _environment() -> Environment:
         freed_bytes=freed_bytes,
         unfreed=partial(unfreed_texts, size_of=formats.size),
         within=_within,
+        task_of_holder=link_to_holder,
         status_name=formats.status_name,
         breakable=_breakable,
         file_cells=lambda files, most: islice(approvals.file_cells(files), most),
-        on_page=replace_flags,
+        on_page=formats.prose,
+        done_by=formats.done_by,
         fact_title=formats.fact_title,
     )
     records = registry.policy_operations()
@@ -415,8 +419,16 @@ def _environment() -> Environment:
 
 
 def _breakable(name: str) -> Markup:
-    """A name that breaks after slashes, where it is too long for its place."""
-    return Markup(re.sub("/(?!/)", "/<wbr>", escape(name)))
+    """A name that breaks after slashes and underscores, where it is too long for its place."""
+    return Markup(re.sub("(/(?!/)|_)", r"\1<wbr>", str(escape(name))))
+
+
+def _abandoned_lease(
+    store: AssessmentStore, *, row: rows.TableRow, now: Callable[[], datetime]
+) -> Lease | None:
+    reported_at = row.run.ended_at if row.run is not None else None
+    leases = Leases(store.store, now=now)
+    return leases.abandoned(row.uri, reported_at=reported_at) if row.uri is not None else None
 
 
 def _within(link: str | None) -> str | None:

@@ -333,12 +333,16 @@ def _weeks(
     )
     if len(measured) < _LEAST_WEEKS:
         sums = (
-            f"{name.lower()} {text(values[at])} in the week from {formats.day(starts[at])}"
+            f"{formats.day(starts[at])}: "
+            + ", ".join(
+                text(values[at]) if len(weeks) == 1 else f"{text(values[at])} {name.lower()}"
+                for name, values in weeks.items()
+                if values[at]
+            )
             for at in reversed(measured)
-            for name, values in weeks.items()
-            if values[at]
+            if total[at]
         )
-        return Chart(title, f"{explanation}: {', '.join(sums)}")
+        return Chart(title, f"{explanation}. Week from {'; from '.join(sums)}")
     kind = library().StackedBar if len(weeks) > 1 else library().Bar
     chart = kind(**settings(title), x_title="Week from")
     chart.show_legend = len(weeks) > 1

@@ -38,7 +38,9 @@ def span(length: timedelta) -> str:
 
 
 def seconds(value: float) -> str:
-    """`1.5 s`, and from a minute on `3 minutes`."""
+    """`1.5 s`, `<0.1 s`, and from a minute on `3 minutes`."""
+    if value < 0.05:
+        return "<0.1 s"
     return f"{value:.1f} s" if value < 60 else span(timedelta(seconds=value))
 
 
@@ -81,6 +83,19 @@ def purpose(held: HeldBack) -> str:
     later = "" if first_version == last_version else " and all later ones"
     version = "" if first_version is None else f"version {first_version:,}{later}"
     return ", ".join(text for text in (version, held.why) if text)
+
+
+def prose(text: str) -> str:
+    """A text of another surface for this one: without flags, and with times as on the page."""
+    return _INSTANT.sub(r"\1 \2 UTC", replace_flags(text))
+
+
+_INSTANT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?Z")
+
+
+def done_by(program: str) -> str:
+    """The program that ran an operation for people."""
+    return {"cli": "command line", "other": "another engine"}.get(program, program.capitalize())
 
 
 def option_title(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args, get_origin
 
@@ -67,6 +67,8 @@ def option_fields(
 ) -> tuple[OptionField, ...]:
     """The fields of an operation: its subject first, and what shortens a retention last."""
     fields = [_field(flag, by_policy or {}) for flag in _fields(record)]
+    titles = {option.name: option.title for option in fields}
+    fields = [replace(option, help=_with_titles(option.help, titles)) for option in fields]
     order = {name: at for at, name in enumerate(record.subjects)}
     fields.sort(key=lambda e: (e.shortens, not e.required, order.get(e.name, len(order))))
     return tuple(fields)
@@ -184,6 +186,13 @@ def _divide_help(flag: FlagField, default: str) -> tuple[str, str]:
         rf"^by default {re.escape(default)}(; |$)", "", text[len(title) :].lstrip(",;:. ")
     )
     return _sentence(title), f"{_sentence(rest)}." if rest else ""
+
+
+def _with_titles(text: str, titles: Mapping[str, str]) -> str:
+    """A help whose names of options are the titles of their fields."""
+    return re.sub(
+        r"`(\w+)`", lambda code: f"“{titles[code[1]]}”" if code[1] in titles else code[0], text
+    )
 
 
 def _sentence(text: str) -> str:

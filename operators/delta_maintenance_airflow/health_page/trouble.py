@@ -59,11 +59,10 @@ def problem_of(text: str, *, name: str, uri: str | None) -> Problem:
     where = _WHERE.match(message)
     version, file = where.groups() if where is not None else (None, None)
     message = message[where.end() :] if where is not None else message
-    clause, _, remedy = message.rpartition("; ")
-    text = clause or message
+    text, _, remedy = message.partition("; ")
     return Problem(
         text=text,
-        remedy=remedy if clause else None,
+        remedy=remedy or None,
         version=int(version) if version is not None else None,
         file=file if file is not None and file not in text else None,
     )

@@ -52,6 +52,11 @@ class Lease(Record):
     nonce: str
     """Identifies this write of the file."""
 
+    @property
+    def written_at(self) -> datetime:
+        """When its holder took or renewed it last."""
+        return self.until - LIFE
+
 
 _LEASE = StateFile(Lease)
 
@@ -107,6 +112,16 @@ class Leases:
         """Whether a task holds the lease of the table at an address."""
         lease = _LEASE.read(self._store, _file_name(uri))
         return lease is not None and self._is_in_force(lease)
+
+    def abandoned(self, uri: str, *, reported_at: datetime | None) -> Lease | None:
+        """Returns the lease that a task on the table at an address neither released nor renewed,
+        because it was killed. None if the task reported afterwards: the last report is an argument.
+        """
+        lease = _LEASE.read(self._store, _file_name(uri))
+        if lease is None or lease.until > self._now():
+            return None
+        is_reported = reported_at is not None and reported_at >= lease.written_at
+        return None if is_reported else lease
 
     @property
     def renewal_interval(self) -> timedelta:

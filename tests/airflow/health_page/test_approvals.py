@@ -140,7 +140,7 @@ def test_a_plan_shows_its_evidence_and_its_files(site: Site) -> None:
 
 def test_a_share_is_shown_where_it_warns(site: Site) -> None:
     asked(site, replace(planned(site), share=0.83))
-    assert "83% of these and the live files" in words(site.get("/approvals").text)
+    assert "83% of all files, dead and live" in words(site.get("/approvals").text)
 
 
 def test_a_plan_without_a_question_says_what_works(site: Site) -> None:

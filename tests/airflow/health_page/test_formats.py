@@ -52,6 +52,18 @@ def test_instants_are_shown_relative_to_now(length: timedelta, text: str, brief:
     assert formats.brief(length) == brief
 
 
+def test_texts_of_other_surfaces_name_options_and_times_as_the_page_does() -> None:
+    text = "the last vacuum was at 2026-11-20T02:00:59Z; run fsck --repair"
+    assert formats.prose(text) == (
+        "the last vacuum was at 2026-11-20 02:00 UTC; run fsck with the option repair"
+    )
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.04, "<0.1 s"), (0.05, "0.1 s"), (61, "1 minute")])
+def test_no_operation_takes_no_time(seconds: float, text: str) -> None:
+    assert formats.seconds(seconds) == text
+
+
 def test_counts_and_instants_are_formatted() -> None:
     assert formats.count(1_234_567) == "1,234,567"
     assert formats.count(None) == "–"

@@ -30,6 +30,7 @@ def test_durations_have_units(length: timedelta, text: str) -> None:
     ("amount", "text"),
     [
         (0, "0 EUR"),
+        (0.00000037, "<0.0001 EUR"),
         (0.00312, "0.0031 EUR"),
         (0.5, "0.50 EUR"),
         (7.125, "7.1 EUR"),

@@ -152,14 +152,15 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
   };
 
   // The text of a plan is Markdown of one kind: sentences, and a table of facts in code spans.
-  const plain = (text) => text.replaceAll("`", "").trim();
+  const plain = (text) => text.replaceAll("`", "").replace(/\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d):[\d.]+Z/g, "$1 $2 UTC").trim();
+  const titled = (name) => name.charAt(0).toUpperCase() + name.slice(1).replaceAll("-", " ");
   const drawn = (text) => {
     const lines = text.split("\n").filter((line) => line.trim());
     const facts = lines.filter((line) => line.startsWith("| ")).slice(2).map((line) => line.split("|").slice(1, -1).map(plain));
     const rows = facts.map(([name, value], at) => [at && facts[at - 1][0] === name ? "" : name, value]);
     return [
       ...lines.filter((line) => !line.startsWith("|")).map((line) => element("p", { textContent: plain(line) })),
-      element("dl", { className: "pairs" }, ...rows.flatMap(([name, value]) => [element("dt", { textContent: name }), element("dd", { textContent: value })])),
+      element("dl", { className: "pairs" }, ...rows.flatMap(([name, value]) => [element("dt", { textContent: titled(name) }), element("dd", { textContent: value })])),
     ];
   };
 
@@ -200,7 +201,7 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
     const go = part("decide").querySelector("[data-do=planned]");
     go.hidden = !planned;
     go.textContent = planned?.approval ? "Ask for the approval of this plan" : "Run this plan";
-    const asks = planned?.approval ? "It is made again, and has to be approved, before it is carried out. " : "";
+    const asks = planned?.approval ? "Somebody has to approve the plan before it runs. " : "";
     say(planned ? "good" : "error", `Nothing was changed. ${asks}`, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
   };
 

@@ -62,9 +62,9 @@ def plan(
     chosen, engine_reason = _engine(options, windows)
     if windows:
         reason = (
-            f"complete and not compacted yet from version {first_version} on: "
             f"{count_text(len(windows), 'window')} of up to "
-            f"{count_text(options.commits_per_file, 'commit')}{engine_reason}"
+            f"{count_text(options.commits_per_file, 'commit')} can be compacted, from version "
+            f"{first_version} on{engine_reason}"
         )
     else:
         reason = (

@@ -100,7 +100,11 @@ def size_text(size: int) -> str:
 
 
 def money_text(amount: float, currency: str) -> str:
-    """Formats an amount with at least two significant digits, such as `0.0031 EUR` or `125 EUR`."""
+    """Formats an amount with at least two significant digits, such as `0.0031 EUR` or `125 EUR`;
+    a smaller one than can be read as `<0.0001 EUR`.
+    """
+    if 0 < amount < 0.0001:
+        return f"<0.0001 {currency}"
     digits = max(0, 1 - floor(log10(abs(amount)))) if amount else 0
     return f"{amount:,.{digits}f} {currency}"
 

@@ -47,7 +47,8 @@ def _spark_from(context: EvaluationContext) -> dict[str, Any]:
 def files_saved(rule: NewFileRule, plan: RewritePlan) -> tuple[bool, str]:
     """Returns whether a run saves as many files as the rule asks for, and why not."""
     saved = plan.files - plan.files_after
-    why_not = f"a run would save {count_text(saved, 'file')}, of {rule.min_files_saved} asked for"
+    least = count_text(rule.min_files_saved, "file")
+    why_not = f"a run would save {count_text(saved, 'file')}, and is due from {least} on"
     return saved >= rule.min_files_saved, why_not
 
 

@@ -285,7 +285,7 @@ def plan_facts(plan: VacuumPlan) -> Facts:
         for archived_files in plan.archived
     ]
     facts["held by"] = [str(held_files) for held_files in plan.held]
-    facts["kept"] = [f"{group.count:,}: {group.why}" for group in plan.kept]
+    facts["kept"] = [f"{group.count:,} {group.why}" for group in plan.kept]
     facts["needs --allow-large-delete"] = plan.large
     facts["commits"] = "VACUUM START and VACUUM END" if plan.logs_commits else None
     return facts

@@ -388,7 +388,7 @@ def require_no_missing(
             if path not in there and location not in there:
                 raise CorruptTableError(
                     "a file of the table is missing"
-                    + (f"; {len(missing):,} were not listed" if len(missing) > 1 else ""),
+                    + (f", and {len(missing):,} were not listed" if len(missing) > 1 else ""),
                     file=path,
                     remedy="find the cause with fsck, and restore the file; to vacuum "
                     "nevertheless, give --ignore-missing-files",

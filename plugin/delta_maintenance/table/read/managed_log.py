@@ -188,7 +188,7 @@ class ManagedStore(WrappedStore):
             return None
         staged = self.staged_files(newest + 1, stated)
         return CorruptTableError(
-            f"the catalog states version {stated}, but the log ends at version {newest}; "
+            f"the catalog states version {stated}, but the log ends at version {newest}, and "
             f"{staged or 'there is no staged file that could be the missing commit'}",
             version=stated,
             file=commit_path(newest + 1),
