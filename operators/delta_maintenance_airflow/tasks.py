@@ -72,7 +72,7 @@ def link_to_holder(name: str) -> str | None:
     """Returns the page of the task of this name; see `holder`. None for the name of no task."""
     # Neither a Dag nor a task can have a comma in its ID.
     match = re.fullmatch(r"([^,]+), run (.+), task ([^,\[]+)(?:\[(\d+)\])?", name)
-    return None if match is None else _link(*match.groups()[:3], match[4])
+    return None if match is None else _link(match[1], match[2], match[3], match[4])
 
 
 def claim(context: Context) -> dict[str, Any]:

@@ -189,9 +189,11 @@ def _divide_help(flag: FlagField, default: str) -> tuple[str, str]:
 
 
 def _with_titles(text: str, titles: Mapping[str, str]) -> str:
-    """A help whose names of options are the titles of their fields."""
+    """A help whose names of options are the titles of their fields. A name without an underscore
+    may also be a value.
+    """
     return re.sub(
-        r"`(\w+)`", lambda code: f"“{titles[code[1]]}”" if code[1] in titles else code[0], text
+        r"`(\w+_\w+)`", lambda code: f"“{titles[code[1]]}”" if code[1] in titles else code[0], text
     )
 
 

@@ -88,9 +88,9 @@ def test_the_plan_is_shown_before_its_approval_is_asked_for(
         page.press("#option-retention", "Enter")
         page.wait_for_selector("#plan:not([hidden])")
         plan = page.inner_text("#plan")
-        assert "retention\n20 days" in plan and "expired-tombstone\n1 file (486 B)" in plan
+        assert "Retention\n20 days" in plan and "Expired tombstone\n1 file (486 B)" in plan
         assert "no version and no tombstone" in plan and "`" not in plan
-        assert page.inner_text("#state").startswith("Nothing was changed. It is made again, and")
+        assert page.inner_text("#state").startswith("Nothing was changed. Somebody has to")
         picture(page, "health-plan")
         asking = page.get_by_role("button", name="Ask for the approval of this")
         assert asking.evaluate("it => it === document.activeElement")
@@ -153,7 +153,7 @@ def test_a_button_leads_to_the_form_and_the_form_to_a_run(
         frame.select_option("#option-kind", "classic")
         frame.get_by_role("button", name="Run without looking at the plan").click()
         frame.get_by_text("Done. See").wait_for()
-        assert "version\n" in frame.inner_text("#plan")
+        assert "Version\n" in frame.inner_text("#plan")
         # The address of the page leads to the result again.
         frame.evaluate("location.reload()")
         frame = framed(page)

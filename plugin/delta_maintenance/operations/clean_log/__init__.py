@@ -75,7 +75,7 @@ class CleanLogOptions(Record):
     )
     allow_short_retention: bool = option(
         False,
-        "allow deleting history that the table's own retention, or the last day, covers",
+        "allow deleting history within the table's own retention or of the last day",
         group="safety",
     )
     no_other_writers: bool = option(

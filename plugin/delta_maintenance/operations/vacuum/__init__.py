@@ -56,7 +56,7 @@ class VacuumOptions(Record):
     )
     allow_short_retention: bool = option(
         False,
-        "allow deleting files that the table's own retention, or the last week, covers",
+        "allow deleting files within the table's own retention or of the last week",
         group="safety",
     )
     no_other_writers: bool = option(
