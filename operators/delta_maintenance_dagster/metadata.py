@@ -280,12 +280,11 @@ def _outcome_table(outcomes: Sequence[OperationOutcome]) -> dg.MarkdownMetadataV
     # The page cuts off a wide table.
     engine = ("engine",) if any(run.engine != "local" for run in outcomes) else ()
     return _table(
-        ("operation", "status", "seconds", *engine, "why"),
+        ("operation", "status", *engine, "why"),
         (
             (
                 run.operation,
-                run.status,
-                f"{run.seconds:.1f}",
+                f"{run.status.replace('-', ' ')}, {run.seconds:.1f} s",
                 *(run.engine for _ in engine),
                 run.reason,
             )

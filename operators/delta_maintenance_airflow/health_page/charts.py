@@ -286,8 +286,8 @@ def _line(
     times = [first_day + timedelta(days=day) for day in range(DAYS)]
     if len(days) < LEAST_POINTS:
         first, last = text(values[days[0]]), text(values[days[-1]])
-        since = f"since {formats.day(times[days[0]])}"
-        change = f"{last} {since}" if first == last else f"{last}, {first} {since}"
+        day = formats.day(times[days[0]])
+        change = f"{last} since {day}" if first == last else f"{last}, and {first} on {day}"
         return Chart(title, f"{explanation}: {change}")
     start, end = times[days[0]].timestamp(), times[-1].timestamp()
     chart = xy(title, x_title="Day (UTC)")
