@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -21,8 +20,6 @@ from delta_maintenance.operations.layout import (
     Reading,
 )
 from delta_maintenance.policies import AssessmentStore, OperationOutcome
-from delta_maintenance.policies.leases import Lease
-from delta_maintenance.policies.state_files import lease_file
 from tests.support.orchestrators.health_site import POLICY, Elements, Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, health, held, run_result, waiting
 from tests.support.tables.table_builder import TableBuilder
@@ -195,26 +192,6 @@ def test_the_first_screen_reports_no_problem(site: Site) -> None:
     assert page.count(told) == 1
     history = page[page.index("History") :]
     assert history.count("40 → 30 5 MiB → 1 MiB 3 GiB 2 GiB deleted, not freed") == 2
-
-
-def test_a_killed_task_is_named_with_a_link_to_it(site: Site) -> None:
-    uri = "s3://lake/sales/orders"
-    site.store.save(assessment("orders", uri=uri))
-    run = "/dags/delta_maintenance/runs/scheduled__2026-11-21T06:00:00+00:00/tasks/run/mapped/3"
-    told = "ended without a report"
-
-    def shown(holder: str, *, minutes: int) -> str:
-        until = NOW - timedelta(minutes=minutes)
-        lease = Lease(name="orders", holder=holder, until=until, nonce="n")
-        site.store.store.put(lease_file(uri), json.dumps(lease.to_json()).encode())
-        return site.get("/table?name=orders").text
-
-    holder = "delta_maintenance, run scheduled__2026-11-21T06:00:00+00:00, task run[3]"
-    page = shown(holder, minutes=1)
-    assert f'href="{run}" data-leave>The last task on this table</a> {told}' in page
-    assert f"(the command line) {told}" in words(shown("the command line", minutes=1))
-    # It still works.
-    assert told not in shown(holder, minutes=-1)
 
 
 def test_the_first_screen_lists_problems_by_urgency(site: Site) -> None:

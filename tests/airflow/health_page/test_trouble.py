@@ -1,8 +1,10 @@
-"""What the page tells about a table that cannot be read."""
+"""What the page tells about a table that cannot be read, or whose task was killed."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ from delta_maintenance import open_table
 from delta_maintenance.errors import CorruptTableError, StorageError
 from delta_maintenance.policies import AssessmentEntry, assess_table
 from delta_maintenance.policies.definition import Policy
+from delta_maintenance.policies.leases import Lease
 from delta_maintenance.policies.on_demand import run_operation
+from delta_maintenance.policies.state_files import lease_file
 from delta_maintenance_airflow.health_page.trouble import examination_of, problem_of, steps_for
 from tests.support.orchestrators.health_site import Site, words
 from tests.support.tables.assessed_tables import NOW, assessment, run_result
@@ -143,3 +147,23 @@ def test_a_pattern_leads_to_its_page_where_it_can_be_acknowledged(site: Site) ->
     page = site.get("/table?name=s3://lake/bronze/**").text
     assert "The next run lists it again." in page and "Last good version" not in page
     assert "Acknowledge this failure" in page
+
+
+def test_a_killed_task_is_named_with_a_link_to_it(site: Site) -> None:
+    uri = "s3://lake/sales/orders"
+    site.store.save(assessment("orders", uri=uri))
+    run = "/dags/delta_maintenance/runs/scheduled__2026-11-21T06:00:00+00:00/tasks/run/mapped/3"
+    told = "ended without a report"
+
+    def shown(holder: str, *, minutes: int) -> str:
+        until = NOW - timedelta(minutes=minutes)
+        lease = Lease(name="orders", holder=holder, until=until, nonce="n")
+        site.store.store.put(lease_file(uri), json.dumps(lease.to_json()).encode())
+        return site.get("/table?name=orders").text
+
+    holder = "delta_maintenance, run scheduled__2026-11-21T06:00:00+00:00, task run[3]"
+    page = shown(holder, minutes=1)
+    assert f'href="{run}" data-leave>The last task on this table</a> {told}' in page
+    assert f"(the command line) {told}" in words(shown("the command line", minutes=1))
+    # It still works.
+    assert told not in shown(holder, minutes=-1)
