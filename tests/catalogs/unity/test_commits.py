@@ -80,6 +80,7 @@ def test_permissions_are_those_that_are_known(unity: UnityServer) -> None:
         (5, [staged(5, **{"file-name": "x" * 9_000})], r"file 'xxx.*xxx' as version 5"),
         (5, [staged(5, **{"file-size": "1"})], "a commit in an unknown form"),
         (5, [staged(5, **{"file-name": staged(4)["file-name"]})], "as version 5"),
+        ("5", [staged(5)], "no latest version"),
         (None, [], "no latest version"),
         (-1, [], "no latest version"),
         (2**63 - 1, [], "no latest version"),
@@ -93,6 +94,20 @@ def test_a_contradiction_is_refused(
     with pytest.raises(CatalogError, match=problem) as caught:
         _state(unity)
     assert "uc://main.s.t" in str(caught.value)
+
+
+def test_a_server_that_repeats_a_page_is_not_asked_for_ever() -> None:
+    with serve_unity() as unity:
+        unity.old = True
+        unity.add("main.s.t", UnityTable(location="s3://lake/t", managed=True, latest=9))
+        page = {name.replace("-", "_"): value for name, value in staged(3).items()}
+        repeated = {"commits": [page], "latest_table_version": 9}
+        unity.tamper = lambda path, status, answer: (
+            (status, repeated) if path.endswith("/commits") else (status, answer)
+        )
+        with pytest.raises(CatalogError, match="do not lead to its latest version 9"):
+            _state(unity)
+        assert len(unity.requests) < 6
 
 
 def test_a_table_that_was_dropped_and_created_again_is_another_one() -> None:

@@ -173,12 +173,12 @@ def _list_state(client: CatalogClient, table: CatalogTable) -> ManagedState:
         page_commits = _commits(table, answer, "_")
         commits |= {commit.version: commit for commit in page_commits}
         # A commit that was ratified meanwhile belongs to the next state.
-        if not page_commits or not isinstance(latest, int) or max(commits) >= latest:
+        newest = max(commits, default=-1)
+        if newest < first_version or not isinstance(latest, int) or newest >= latest:
             break
-        first_version = max(commits) + 1
-    remaining_commits = (
-        commits[version] for version in sorted(commits) if version <= (latest or 0)
-    )
+        first_version = newest + 1
+    last_version = latest if isinstance(latest, int) else -1
+    remaining_commits = [commit for commit in commits.values() if commit.version <= last_version]
     return _state(table, table.table_id or "", latest, remaining_commits)
 
 
