@@ -38,6 +38,7 @@ VERBS: Mapping[str, tuple[str, ...]] = {
     "checksum": (),
     "compact-log": ("--commits-per-file", "2", "--partial"),
     "clean-log": (),
+    "publish": (),
     "clean-staged": (),
     "keep-version": ("audit-2026",),
     "erasure-report": ("id < 5",),

@@ -30,7 +30,7 @@ DEEP = {
 }
 """Found only by `fsck --deep`."""
 FOUND = [k for k, kind in KINDS.items() if kind.severity == "corrupt" and k not in DEEP]
-WRITING = {o.name for o in operations() if not o.effects.only_reads} - {"fsck"}
+WRITING = {o.name for o in operations() if not o.effects.only_reads} - {"fsck", "publish"}
 REWRITING = {"optimize", "cluster", "purge", "drop-feature"}
 STATE = {"checkpoint", "checksum", "vacuum", *REWRITING}
 """The verbs that read all file actions and write what they found."""

@@ -358,6 +358,7 @@ def test_operations_come_in_the_order_in_which_they_run() -> None:
         checkpoint=True,
         checksum=True,
         fsck=True,
+        publish=True,
         expire={"column": "id", "older_than": "1 day"},
         layout=True,
         cluster=True,

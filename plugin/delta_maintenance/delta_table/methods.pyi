@@ -21,6 +21,7 @@ from delta_maintenance.operations.fsck import FsckPlan, FsckResult
 from delta_maintenance.operations.keep_version import KeepVersionPlan, KeepVersionResult
 from delta_maintenance.operations.layout import LayoutPlan, LayoutResult
 from delta_maintenance.operations.optimize import OptimizePlan, OptimizeResult
+from delta_maintenance.operations.publish import PublishPlan, PublishResult
 from delta_maintenance.operations.purge import PurgePlan, PurgeResult
 from delta_maintenance.operations.recompute_stats import RecomputeStatsPlan, RecomputeStatsResult
 from delta_maintenance.operations.set_clustering import SetClusteringPlan, SetClusteringResult
@@ -65,6 +66,10 @@ class OperationMethods:
         dry_run: Literal[True],
         report: str | None = ...,
     ) -> FsckPlan: ...
+    @overload
+    def publish(self, *, dry_run: Literal[False] = ...) -> PublishResult: ...
+    @overload
+    def publish(self, *, dry_run: Literal[True]) -> PublishPlan: ...
     @overload
     def upgrade_protocol(
         self,

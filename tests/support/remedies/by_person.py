@@ -40,10 +40,14 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
     r"has no hard links|survive a crash": "tests/storage/local/test_store.py",
     r"soft-deleted": "tests/storage/gcs/test_old_versions.py",
     # Catalogs.
-    r"is not published; run publish|refuses the report|takes no reports|"
+    r"is not published; run publish|"
     r"; wait for a release that commits": "tests/table/read/managed/test_managed_log.py",
     r"does not permit|opened by its address is only read|is the newest published one|"
     r"not published and reported": "tests/table/read/managed/test_maintenance.py",
+    r"refuses the report|takes no reports": "tests/catalogs/unity/test_reports.py",
+    r"dropped and created again; plan again|have published and deleted the commit": (
+        "tests/operations/publish/test_operation.py"
+    ),
     r"signs each request": "tests/catalogs/test_kinds.py",
     r"denies credentials": "tests/cli/test_catalog_runs.py",
     r"the catalog lists no table": "tests/policies/catalogs/test_empty_patterns.py",

@@ -2,6 +2,9 @@
 
 It speaks the Delta API 1.0 and, with `old=True`, only what came before it. The keys that it vends
 open the emulator of S3 (`guarded`) until they end.
+
+It is as lax as the server 0.6.0: it believes what clients say of their commits, forgets what they
+report as published, and refuses a commit that is sent again after that.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import log_text
 
 TOKEN = "canary-catalog-token"
+MOST_COMMITS = 10
+"""The number of commits that are not reported as published."""
+_ASSERTION = "assert-table-uuid"
 _READS = ("GET", "HEAD")
 
 
@@ -49,6 +55,53 @@ class UnityTable:
     commits: list[dict[str, Any]] = field(default_factory=list)
     """With the names of the Delta API."""
     allowed: list[str] | None = None
+    uniform: bool = False
+    """Whether each commit needs a block for Iceberg."""
+    names: dict[int, str] = field(default_factory=dict)
+    """The file names of all commits that were ever added."""
+
+    def update(self, body: dict[str, Any], *, later: bool) -> tuple[int, str] | None:
+        """Adds a commit and takes a report. Returns the refusal, which changes nothing.
+
+        `later` releases compare a commit that was forgotten with its staged file.
+        """
+        uuids = [each["uuid"] for each in body["requirements"] if each["type"] == _ASSERTION]
+        if not uuids:
+            return 400, "InvalidParameterValueException"
+        if uuids != [self.table_id]:
+            return 409, "UpdateRequirementConflictException"
+        updates = {each["action"]: each for each in body["updates"]}
+        if len(updates) < len(body["updates"]):
+            return 400, "InvalidParameterValueException"
+        commits, report = self.commits, updates.get("set-latest-backfilled-version")
+        if report is not None:
+            version = report["latest-published-version"]
+            oldest = min((each["version"] for each in commits), default=self.latest)
+            if not oldest <= version <= self.latest:
+                return 400, "InvalidParameterValueException"
+            commits = [each for each in commits if each["version"] > version]
+        added = updates.get("add-commit")
+        if added is not None:
+            commit = added["commit"]
+            version = commit["version"]
+            if version > self.latest + 1 or (self.uniform and "uniform" not in added):
+                return 400, "InvalidParameterValueException"
+            if version <= self.latest:
+                if all(each["version"] != version for each in self.commits):
+                    return (
+                        (500, "CommitStateUnknownException")
+                        if later
+                        else (409, "CommitVersionConflictException")
+                    )
+                if self.names[version] != commit["file-name"]:
+                    return 409, "CommitVersionConflictException"
+                return None
+            if len(commits) >= MOST_COMMITS:
+                return 429, "ResourceExhaustedException"
+            commits = [*commits, commit]
+            self.latest, self.names[version] = version, commit["file-name"]
+        self.commits = commits
+        return None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +117,11 @@ class UnityServer:
     """The answers so far, with the names of their models in the official client."""
     old: bool = False
     lifetime_ms: int = 3_600_000
+    later: bool = False
+    """Answers like releases after 0.6.0."""
+    spoil: Callable[[Callable[[], Any]], Any] | None = None
+    """Answers a change, which it makes with the call that it is given. Without a status, the
+    connection is closed."""
     status: int | None = None
     """Answers every request with this status, while it is set."""
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -138,12 +196,13 @@ class UnityServer:
         if path == "/schemas":
             return 200, {"schemas": [{"name": n} for n in {n.split(".")[1] for n in self.tables}]}
         if path == "/tables":
-            return 200, {"tables": [self._table(name)[1] for name in self.tables]}
+            visible = (name for name, table in self.tables.items() if table.rights)
+            return 200, {"tables": [self._table(name)[1] for name in visible]}
         if path == "/temporary-table-credentials":
             table = next((t for t in self.tables.values() if t.table_id == body["table_id"]), None)
             return self._old_credentials(table, wanted)
         if path == "/delta/preview/commits" and self.old:
-            return self._old_commits(body)
+            return self._old_commits(method, body)
         if self.old:
             return 404, {"message": "no such endpoint"}
         if path == "/delta/v1/config":
@@ -154,7 +213,22 @@ class UnityServer:
         table = self.tables.get(".".join(found.groups()[:3])) if found else None
         if found is None or table is None:
             return 404, _error("NoSuchTableException", "no such table", 404)
-        return self._credentials(table, wanted) if found[4] else (200, _loaded(table))
+        if found[4]:
+            return self._credentials(table, wanted)
+        return (200, _loaded(table)) if method == "GET" else self._update(table, body)
+
+    def _update(self, table: UnityTable, body: dict[str, Any]) -> Any:
+        if "READ_WRITE" not in table.rights:
+            return 403, _error("PermissionDeniedException", "denied", 403)
+
+        def change() -> Any:
+            refusal = table.update(body, later=self.later)
+            if refusal is not None:
+                status, kind = refusal
+                return status, _error(kind, "refused", status)
+            return 200, _loaded(table)
+
+        return change() if self.spoil is None else self.spoil(change)
 
     def _table(self, name: str) -> Any:
         table = self.tables.get(name)
@@ -221,8 +295,19 @@ class UnityServer:
             answer["azure_user_delegation_sas"] = {"sas_token": sas}
         return 200, answer
 
-    def _old_commits(self, body: dict[str, Any]) -> Any:
-        table = next(t for t in self.tables.values() if t.table_id == body["table_id"])
+    def _old_commits(self, method: str, body: dict[str, Any]) -> Any:
+        table = next((t for t in self.tables.values() if t.table_id == body["table_id"]), None)
+        if table is None:
+            return 404, {"error_code": "TABLE_NOT_FOUND", "message": "no such table"}
+        if method == "POST":
+            version = body["latest_backfilled_version"]
+            report = {
+                "action": "set-latest-backfilled-version",
+                "latest-published-version": version,
+            }
+            assertion = {"type": _ASSERTION, "uuid": body["table_id"]}
+            status, answer = self._update(table, {"requirements": [assertion], "updates": [report]})
+            return status, {} if status == 200 else answer
         commits = [c for c in table.commits if c["version"] >= body["start_version"]]
         page = sorted(commits, key=lambda c: c["version"])[:2]
         named = [{name.replace("-", "_"): value for name, value in c.items()} for c in page]
@@ -242,8 +327,12 @@ def serve_unity() -> Iterator[UnityServer]:
             body = json.loads(self.rfile.read(size) or b"{}")
             token = self.headers.get("Authorization", "")
             status, answer = server.answer(self.command, self.path, token, body)
+            if status is None:
+                self.close_connection = True
+                return
             if server.tamper is None:
-                server.answers.append((_model(self.path, status), answer))
+                if answer:
+                    server.answers.append((_model(self.path, status), answer))
             else:
                 status, answer = server.tamper(self.path, status, answer)
             data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()

@@ -26,6 +26,7 @@ ENTRY_POINTS = "delta_maintenance.operations"
 
 BUILT_IN = (
     "fsck",
+    "publish",
     "upgrade-protocol",
     "set-properties",
     "set-clustering",
@@ -50,8 +51,9 @@ BUILT_IN = (
 """The operations of this distribution. A policy runs them in this order.
 
 First the integrity check, which ends the run on a corrupt table before anything is written; then
-the operations that change the table, so that all others see the changed table; then the operations
-that write, and last those that delete: `clean-log` needs a checkpoint, and `vacuum` a short log.
+`publish`, because writers may wait for it; then the operations that change the table, so that all
+others see the changed table; then the operations that write, and last those that delete:
+`clean-log` needs a checkpoint, and `vacuum` a short log.
 """
 
 _logger = logging.getLogger(__name__)

@@ -24,6 +24,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, TypeVar
 
 from delta_maintenance.errors import (
+    BusyError,
     CatalogError,
     CorruptTableError,
     RefusedError,
@@ -42,7 +43,7 @@ from delta_maintenance.protocol.features.registry import MAINTENANCE_PERMISSIONS
 from delta_maintenance.protocol.ndjson.split import parse_other_lines, split
 from delta_maintenance.storage.core.base import FileStatus, Put, Store, WrappedStore
 from delta_maintenance.storage.options import split_reference
-from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path
+from delta_maintenance.table.read.log_file import LOG_DIRECTORY, commit_path, read_text
 
 if TYPE_CHECKING:
     from delta_maintenance.catalogs.catalog import (
@@ -123,7 +124,7 @@ class ManagedStore(WrappedStore):
         path, staged = commit_path(commit.version), _staged_path(commit)
         with locating(table=self.root, version=commit.version, file=path):
             try:
-                data = self._store.read(staged)
+                data = read_text(self._store, staged, may_be_empty=True)
             except FileNotFoundError:
                 self._require_published(commit)
                 return Put.EXISTS
@@ -131,7 +132,14 @@ class ManagedStore(WrappedStore):
             _require_ratified(commit, data)
             parse_other_lines(split(staged, data))
             put = self._store.put_if_absent(path, data)
-            if self._read_published(path) != data:
+            try:
+                published = read_text(self._store, path, may_be_empty=True)
+            except FileNotFoundError:
+                raise StorageError(
+                    "the published commit cannot be read back",
+                    remedy="find the process that deletes files of this log",
+                ) from None
+            if published != data:
                 raise CorruptTableError(
                     f"the published commit differs from the ratified one, which is {staged}",
                     remedy="find out which writer ignored the catalog, and let the owner of the "
@@ -141,23 +149,17 @@ class ManagedStore(WrappedStore):
 
     def _require_published(self, commit: ManagedCommit) -> None:
         """Raises unless the published commit is the ratified one, whose staged file is gone."""
-        path = commit_path(commit.version)
-        text = split(path, self._read_published(path))
-        info = parse_other_lines(text, commit_info=True)[0].commit_info
-        if info is None or info.in_commit_timestamp != commit.timestamp_ms:
-            raise CorruptTableError(
-                "the published commit is not the one that the catalog states, whose staged file "
-                f"{_staged_path(commit)} is gone",
-                remedy=_NO_STAGED_FILE,
-            )
-
-    def _read_published(self, path: str) -> bytes:
         try:
-            return self._store.read(path)
+            data = read_text(self._store, commit_path(commit.version), may_be_empty=True)
         except FileNotFoundError:
+            if commit not in self.ask().commits:
+                raise BusyError(
+                    "other clients have published and deleted the commit", remedy="run again"
+                ) from None
             raise CorruptTableError(
                 "the commit is neither staged nor published", remedy=_NO_STAGED_FILE
             ) from None
+        _require_ratified(commit, data)
 
     def count_unpublished(self) -> int:
         """Counts the ratified commits that are not published. Takes one listing of the log."""
