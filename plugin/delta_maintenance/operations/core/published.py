@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.core.context import RunContext
-from delta_maintenance.operations.core.registry import known
+from delta_maintenance.operations.core.registry import find
 from delta_maintenance.table.read.managed_log import ManagedStore
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.table import Table
@@ -38,11 +38,11 @@ def publish_up_to(table: Table, version: int, context: RunContext) -> None:
     store = table.store
     if not isinstance(store, ManagedStore) or store.newest_published() >= version:
         return
-    if (record := known("publish")) is not None:
-        context = replace(context.without_engine(), version=None, newest=None, report=None)
-        prepared = record.prepare(table, record.options(), context)
-        assert prepared is not None
-        prepared.apply()
+    record = find("publish")
+    context = replace(context.without_engine(), version=None, newest=None, report=None)
+    prepared = record.prepare(table, record.options(), context)
+    assert prepared is not None
+    prepared.apply()
     if (published := store.newest_published()) < version:
         raise RefusedError(
             f"version {published} is the newest published one",

@@ -202,6 +202,15 @@ def test_a_version_that_is_not_published_gets_a_checksum() -> None:
     assert managed.builder.open().snapshot().version == 2
 
 
+@pytest.mark.conformance("CAT-05")
+def test_a_checkpoint_of_the_newest_version_publishes_it_first() -> None:
+    managed = _published(2)
+    managed.ratify()
+    managed.ratify()
+    assert _checkpoint(managed).version == 4
+    assert managed.reports == [4] and managed.builder.open().snapshot().version == 4
+
+
 def test_an_older_version_needs_no_publication() -> None:
     managed = _published(3)
     managed.ratify()
