@@ -270,6 +270,14 @@ def test_a_report_above_the_latest_version_is_refused(unity: UnityServer, catalo
     assert sum(line.startswith("POST") for line in unity.requests) == 1
 
 
+def test_a_catalog_that_is_behind_takes_no_report(unity: UnityServer, catalog: Catalog) -> None:
+    table = _listed(unity, catalog, 3)
+    # It was restored from a backup, and lists nothing.
+    unity.tables["main.s.t"].latest, unity.tables["main.s.t"].commits = 1, []
+    with pytest.raises(CatalogError, match="published up to version 3"):
+        catalog.report_published(table, 3)
+
+
 def test_a_report_without_the_right_names_it(unity: UnityServer, catalog: Catalog) -> None:
     table = _listed(unity, catalog, 3)
     unity.tables["main.s.t"].rights = frozenset(("READ",))

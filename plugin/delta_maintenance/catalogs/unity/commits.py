@@ -116,7 +116,10 @@ def report_published(
             failure = refused
         if failure.access or failure.missing:
             break
-        if all(commit.version > version for commit in managed_state(client, delta, table).commits):
+        state = managed_state(client, delta, table)
+        is_listed = any(commit.version <= version for commit in state.commits)
+        # A catalog that was restored from a backup can be behind the published commits.
+        if version <= state.latest_version and not is_listed:
             return
         if pause is None or not (failure.is_unsure or failure.status == 409):
             break

@@ -247,6 +247,11 @@ class ManagedStore(WrappedStore):
         return self._published_instead(lambda location: self._store.read_head(location, size), path)
 
     def open(self, path: str) -> BinaryIO:
+        # A large commit is read in pieces, so only its size shows that it was cut after a line.
+        commit = self._ratified_commit(path)
+        status = None if commit is None else self.stat(path)
+        if commit is not None and status is not None and status.size != commit.size:
+            raise _no_ratified_error(commit, _size_problem(commit, status.size))
         return self._published_instead(self._store.open, path)
 
     def put_if_absent(self, path: str, data: bytes) -> Put:
@@ -443,7 +448,7 @@ def _require_ratified(commit: ManagedCommit, data: bytes) -> None:
 
     A file that was cut after a line, for example, would be a valid commit without some files.
     """
-    problem = f"it has {len(data)} bytes instead of {commit.size}"
+    problem = _size_problem(commit, len(data))
     if data and len(data) == commit.size:
         try:
             first_line = split(commit.file_name, data.partition(b"\n")[0])
@@ -455,7 +460,15 @@ def _require_ratified(commit: ManagedCommit, data: bytes) -> None:
             if timestamp in (None, commit.timestamp_ms):
                 return
             problem = f"its in-commit timestamp is {timestamp} instead of {commit.timestamp_ms}"
-    raise CorruptTableError(
+    raise _no_ratified_error(commit, problem)
+
+
+def _size_problem(commit: ManagedCommit, size: int) -> str:
+    return f"it has {size} bytes instead of {commit.size}"
+
+
+def _no_ratified_error(commit: ManagedCommit, problem: str) -> CorruptTableError:
+    return CorruptTableError(
         f"the commit is not {commit.file_name} as the catalog states it: {problem}",
         version=commit.version,
         file=commit_path(commit.version),

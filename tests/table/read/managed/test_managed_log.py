@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delta_maintenance.clock import instant
-from delta_maintenance.errors import RefusedError, UnsupportedFeatureError
+from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
 from delta_maintenance.operations.health import measure
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
@@ -219,3 +219,18 @@ def test_health_names_clean_ups_that_nobody_asked_for() -> None:
     assert measure(managed.table().snapshot(), now=now).warnings == ()
     *_, by_path = measure(managed.builder.open().snapshot(), now=now).warnings
     assert "unless its catalog permitted that" in by_path
+
+
+def test_a_large_staged_file_that_was_cut_after_a_line_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    managed = Managed()
+    managed.ratify()
+    staged = f"{STAGED}/{managed.listed[0].file_name}"
+    data = managed.store.read(staged)
+    # Large commits are read in pieces.
+    monkeypatch.setattr("delta_maintenance.table.read.log_reader._PIECE_BYTES", 10)
+    assert managed.table().snapshot().version == 1
+    managed.store.put(staged, data.partition(b"\n")[0] + b"\n")
+    with pytest.raises(CorruptTableError, match=f"instead of {len(data)}"):
+        managed.table().snapshot()
