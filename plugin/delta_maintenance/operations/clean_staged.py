@@ -83,8 +83,8 @@ RECORD = OperationRecord(
     description=(
         "Delete staged files of a catalog-managed table: copies of commits that are published, "
         "that the catalog no longer lists, and that are older than a day; and those of rejected "
-        "commits that are older than the log retention. A copy is compared with its published "
-        "commit first. The catalog must permit METADATA_CLEANUP."
+        "commits that are older than the log retention, up to the newest checkpoint. A copy is "
+        "compared with its published commit first. The catalog must permit METADATA_CLEANUP."
     ),
     options=CleanStagedOptions,
     plan=CleanStagedPlan,

@@ -5,7 +5,7 @@ version <= `cutOffCheckpoint`'s version". As a part of that clean-up it needs th
 catalog ("Maintenance Operations on Catalog-managed Tables"). A copy of a published commit goes
 before the cut-off checkpoint exists, but never before it is a day old: a writer that is not told
 the end of its commit sends it again for some minutes, and the catalog then compares its file with
-the published one.
+the published one. Other files stay until the newest checkpoint has their versions.
 
 No file above the latest version, and none of a version that the catalog still lists, is touched:
 the catalog lists a version until it is reported as published.
@@ -139,8 +139,9 @@ def apply(
 
 
 def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
-    """Returns the staged files of published and reported versions that are older than a day, or
-    older than the log retention if their size shows that they are no copies.
+    """Returns the staged files of published and reported versions that are older than a day, or, if
+    their size shows that they are no copies, older than the log retention and not above the
+    checkpoint.
 
     The catalog was asked when the snapshot was opened. A version that it did not list then was
     reported earlier.
@@ -157,6 +158,9 @@ def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
     is_unreadable = any("logRetention" in problem for problem in snapshot.properties.problems)
     retention_ms = 0 if before is None or is_unreadable else epoch_millis(before)
     copy_ms = epoch_millis(passed - _COPY_AGE)
+    checkpoint = snapshot.log.segment.checkpoint
+    # A published commit that was damaged may have its only good copy among the rejected ones.
+    cut_off = -1 if checkpoint is None else checkpoint.version
     old_files = []
     for entry in staged:
         version = entry.file.version
@@ -168,7 +172,7 @@ def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
         file = _StagedFile(
             entry=entry,
             published=commits[version],
-            is_past_retention=min(times) > 0 and max(times) < retention_ms,
+            is_past_retention=version <= cut_off and 0 < min(times) <= max(times) < retention_ms,
         )
         is_old_copy = file.has_size_of_commit and min(times) > 0 and max(times) < copy_ms
         if file.is_past_retention or is_old_copy:
@@ -177,8 +181,8 @@ def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
 
 
 def _deletable_names(store: Store, files: Sequence[_StagedFile]) -> list[str]:
-    """Returns the names of the files that are older than the log retention, or copies of their
-    published commits.
+    """Returns the names of the files that are past the log retention, or copies of their published
+    commits.
     """
 
     def is_deletable(file: _StagedFile) -> bool:
