@@ -51,9 +51,7 @@ _MODULES = {
 them. Each has a module of the same name in `verbs`, unless another name is given here."""
 
 _COMPLETING = "_ARGCOMPLETE"
-_MORE_HELP = """\
-'delta-maintenance VERB --help' shows the options that people use, and
-'delta-maintenance --help-all' the exit statuses."""
+_MORE_HELP = "'VERB --help' shows the options that people use, --help-all the exit statuses."
 _EXIT_STATUSES = """\
 exit status:
   0  done, also when there was nothing to do
@@ -197,7 +195,7 @@ class _MainParser(ArgumentParser):
     verbs: Mapping[str, ArgumentParser]
 
     def format_help(self, *, everything: bool = False) -> str:
-        lines = ["usage: delta-maintenance VERB TABLE [options]", ""]
+        lines = ["usage: delta-maintenance VERB TABLE [options]"]
         for purpose in get_args(Purpose):
             verbs = ((name, verb) for name, verb in self.verbs.items() if verb.purpose == purpose)
             for number, (name, verb) in enumerate(verbs):
