@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from delta_maintenance import open_table
+from delta_maintenance import DeltaTable, open_table
 from delta_maintenance.cli.main import main
 from delta_maintenance.clock import now
 from delta_maintenance.errors import UnsupportedFeatureError
@@ -103,7 +106,7 @@ def test_every_ratified_version_is_what_delta_spark_wrote(
     assert (snapshot.version, snapshot.warnings) == (_LATEST, ())
     assert [entry.version for entry in table.history()] == [*range(_LATEST, -1, -1)]
     assert measure(snapshot, now=now()).unpublished_commits == _LATEST - _PUBLISHED
-    with pytest.raises(UnsupportedFeatureError, match="waits for a release that commits through"):
+    with pytest.raises(UnsupportedFeatureError, match="ask its owner for DATA_REORGANIZATION"):
         optimize.plan(snapshot, OptimizeOptions())
     by_path = open_table(str(root)).snapshot()
     assert by_path.version == _PUBLISHED
@@ -116,8 +119,43 @@ def test_every_ratified_version_is_what_delta_spark_wrote(
     text = "".join(capsys.readouterr())
     assert "publication backlog" in text
     files = {path for path in root.rglob("*") if path.is_file()}
-    for words in (("vacuum",), ("optimize",), ("checkpoint",), ("clean-log",), ("compact-log",)):
+    for words in (("vacuum",), ("optimize",), ("clean-log",), ("clean-staged",)):
         assert main([*words, "uc://main.s.t"]) == 3, words
         [line] = capsys.readouterr().err.splitlines()
-        assert "waits for a release that commits through the catalog" in line
+        assert "the catalog does not permit" in line
     assert {path for path in root.rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.conformance("CAT-05", "CKPT-01", "COMP-11")
+def test_delta_spark_reads_what_was_written_for_published_versions(
+    managed: tuple[UnityServer, Path, list[Any]], bench: Bench
+) -> None:
+    """Delta Spark opens no such table by its address, so a copy loses the two features."""
+    unity, root, live = managed
+    table = DeltaTable("uc://main.s.t", unity.options)
+    assert table.compact_log(commits_per_file=2, last_version=_PUBLISHED).status == "written"
+    assert table.checkpoint(version=_PUBLISHED).status == "written"
+    assert table.checksum().status == "written"
+    log = root / "_delta_log"
+    assert {path.name for path in log.glob("*.crc")} == {
+        f"{version:020}.crc" for version in (_PUBLISHED, _LATEST)
+    }
+    copied = shutil.copytree(root, root.with_name("copied"))
+    for version in range(_PUBLISHED):
+        # Only the checkpoint is left of them.
+        (copied / "_delta_log" / f"{version:020}.json").unlink()
+    for checksum in (copied / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    checkpoint = copied / "_delta_log" / f"{_PUBLISHED:020}.checkpoint.parquet"
+    written = pq.read_table(checkpoint)
+    protocols = [
+        row and {**row, "readerFeatures": [], "writerFeatures": ["inCommitTimestamp"]}
+        for row in written["protocol"].to_pylist()
+    ]
+    index = written.schema.get_field_index("protocol")
+    changed = pa.array(protocols, written.schema.field(index).type)
+    pq.write_table(written.set_column(index, "protocol", changed), checkpoint)
+    assert bench.spark.version(copied) == _PUBLISHED
+    state = bench.spark.state(copied)
+    added = sorted(action["add"]["path"] for action in state if action.get("add"))
+    assert added == live[_PUBLISHED]

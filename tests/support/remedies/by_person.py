@@ -42,7 +42,7 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
     # Catalogs.
     r"is not published; run publish|"
     r"; wait for a release that commits": "tests/table/read/managed/test_managed_log.py",
-    r"does not permit|opened by its address is only read|is the newest published one|"
+    r"does not permit|opened by its address is only read|"
     r"not published and reported": "tests/table/read/managed/test_maintenance.py",
     r"refuses the report|takes no reports": "tests/catalogs/unity/test_reports.py",
     r"dropped and created again; plan again|have published and deleted the commit": (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delta_maintenance.errors import RefusedError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.registry import find
 from delta_maintenance.table.read.managed_log import ManagedStore
@@ -33,7 +32,7 @@ def note_unpublished(snapshot: Snapshot) -> tuple[str, ...]:
 def publish_up_to(table: Table, version: int, context: RunContext) -> None:
     """Publishes the commits that the catalog lists, unless the log has all up to this version.
 
-    Raises the errors of `publish`, and `RefusedError` if the version is not published afterwards.
+    Raises the errors of `publish`.
     """
     store = table.store
     if not isinstance(store, ManagedStore) or store.newest_published() >= version:
@@ -43,10 +42,3 @@ def publish_up_to(table: Table, version: int, context: RunContext) -> None:
     prepared = record.prepare(table, record.options(), context)
     assert prepared is not None
     prepared.apply()
-    if (published := store.newest_published()) < version:
-        raise RefusedError(
-            f"version {published} is the newest published one",
-            table=table.uri,
-            version=version,
-            remedy="run publish, which names what prevents it",
-        )

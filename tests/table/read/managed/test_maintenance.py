@@ -9,8 +9,8 @@ import pytest
 
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import (
+    CorruptTableError,
     DeltaMaintenanceError,
-    InvalidRequestError,
     StorageError,
     UnsupportedFeatureError,
 )
@@ -23,6 +23,7 @@ from delta_maintenance.protocol.features.registry import MAINTENANCE_PERMISSIONS
 from tests.support.faults.every_fault import files_of
 from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.managed import LOG, STAGED, Managed, commit_path, info, live_paths
+from tests.support.tables.table_builder import log_text
 
 NOW = RunContext.at(instant(2_000))
 ALL = frozenset(MAINTENANCE_PERMISSIONS.values())
@@ -106,15 +107,11 @@ def _health(managed: Managed) -> TableHealth:
 
 
 @pytest.mark.conformance("CAT-01", "CAT-02")
-@pytest.mark.parametrize("name", WITHOUT_COMMIT)
+@pytest.mark.parametrize("name", [name for name in WITHOUT_COMMIT if name != "publish"])
 def test_a_table_that_is_opened_by_its_address_is_only_read(name: str) -> None:
     managed = Managed()
     managed.allowed = ALL
     record = find(name)
-    if name == "publish":
-        with pytest.raises(InvalidRequestError, match="give the name of the table in its catalog"):
-            record.prepare(managed.builder.open(), record.options(), NOW)
-        return
     with pytest.raises(UnsupportedFeatureError, match="open the table by its name in the catalog"):
         record.prepare(managed.builder.open(), record.options(), NOW)
 
@@ -203,12 +200,42 @@ def test_a_version_that_is_not_published_gets_a_checksum() -> None:
 
 
 @pytest.mark.conformance("CAT-05")
-def test_a_checkpoint_of_the_newest_version_publishes_it_first() -> None:
-    managed = _published(2)
+def test_a_run_publishes_first_what_is_not_published() -> None:
+    managed = _published(4)
+    for _ in range(2):
+        managed.ratify()
+    planned = find("checkpoint").prepare(
+        managed.table(), CheckpointOptions(), replace(NOW, plan_only=True)
+    )
+    assert planned is not None and planned.plan.version == 6
+    assert "version 4 is the newest published one" in planned.plan.notes[-1]
+    assert managed.reports == [] and managed.store.stat(commit_path(5)) is None
+    assert _checkpoint(managed).version == 6
+    assert managed.reports == [6] and managed.store.stat(commit_path(6)) is not None
+    assert {*managed.builder.open().snapshot().live_files()["path"].to_pylist()} == {
+        f"f{version}" for version in range(7)
+    }
     managed.ratify()
+    compaction = find("compact-log").prepare(
+        managed.table(), CompactLogOptions(first_version=5, commits_per_file=3), NOW
+    )
+    assert compaction is not None
+    [window] = compaction.apply().windows
+    assert (window.first_version, window.last_version, window.status) == (5, 7, "written")
+    assert managed.reports == [6, 7]
+
+
+def test_nothing_is_written_if_publication_fails() -> None:
+    managed = _published(4)
     managed.ratify()
-    assert _checkpoint(managed).version == 4
-    assert managed.reports == [4] and managed.builder.open().snapshot().version == 4
+    managed.store.put(commit_path(5), log_text([info(5), add("another")]))
+    managed.ratify()
+    before = files_of(managed.store)
+    prepared = find("checkpoint").prepare(managed.table(), CheckpointOptions(), NOW)
+    assert prepared is not None
+    with pytest.raises(CorruptTableError, match="differs from the ratified one"):
+        prepared.apply()
+    assert files_of(managed.store) == before
 
 
 def test_an_older_version_needs_no_publication() -> None:
