@@ -99,14 +99,14 @@ class Judgement:
 
 
 _SPECS = {
-    "checkpoint_lag": "Readers replay few commits.",
-    "log_length": "The log has few files past its retention.",
-    "small_files": "Few data files are small.",
-    "reclaimable_bytes": "A vacuum would free little storage.",
-    "deletion_vector_share": "Few files have a deletion vector.",
-    "retention_settings": "Versions and removed files are kept for long enough.",
-    "protocol": "Protocol and properties are as the policy requires, and permit maintenance.",
-    "approvals": "No plan waits for an approval.",
+    "checkpoint_lag": "How many commits readers replay.",
+    "log_length": "How many files of the log are past its retention.",
+    "small_files": "How many data files are small.",
+    "reclaimable_bytes": "How much storage a vacuum would free.",
+    "deletion_vector_share": "How many files have a deletion vector.",
+    "retention_settings": "Whether versions and removed files are kept for long enough.",
+    "protocol": "Whether protocol and properties are as the policy requires, and permit maintenance.",
+    "approvals": "Which operations wait for an approval.",
 }
 _SHOWN = 3
 _FEW = 100

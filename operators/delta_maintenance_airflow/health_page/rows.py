@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Literal, get_args
 
@@ -44,6 +44,7 @@ Status = Literal[
 STATUSES: tuple[Status, ...] = get_args(Status)
 """The order of statuses: those that need attention most come first."""
 _NOT_BEGUN = ("needs-approval", "stopped")
+_ONLY_PLANNED = ("needs-approval", "planned")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,24 +249,26 @@ class TableRow:
 
     @property
     def last_maintenance(self) -> LastMaintenance | None:
-        """The last maintenance of the table, by this library or others."""
-        if self.run is not None and self.run.outcomes:
-            started = [outcome for outcome in self.run.outcomes if outcome.status not in _NOT_BEGUN]
+        """The last maintenance of the table, by this library or others; a run that only made plans
+        is none.
+        """
+        for run in self.entry.history if self.entry is not None else ():
+            if run.status in _ONLY_PLANNED:
+                continue
+            outcomes = [outcome.split(": ") for outcome in run.operations]
+            started = [operation for operation, status in outcomes if status not in _NOT_BEGUN]
             return LastMaintenance(
-                what=", ".join(outcome.operation for outcome in started or self.run.outcomes),
-                result=self.run.shown_status,
-                at=self.run.ended_at,
-                ours=True,
+                what=", ".join(started or [operation for operation, _ in outcomes]) or "run",
+                result=run.status,
+                at=run.at + timedelta(seconds=run.seconds),
+                link=run.link,
             )
-        if self.run is not None and self.run.status == "failed":
-            return LastMaintenance(what="run", result="failed", at=self.run.ended_at, ours=True)
         if self.health is not None and self.health.maintenance:
             maintenance = self.health.maintenance[0]
             return LastMaintenance(
                 what=maintenance.operation.lower(),
                 result=(maintenance.result or "committed").lower(),
                 at=maintenance.timestamp,
-                ours=False,
             )
         return None
 
@@ -277,8 +280,8 @@ class LastMaintenance:
     what: str
     result: str
     at: datetime
-    ours: bool
-    """Whether a run of this library reported it; otherwise it comes from the log of the table."""
+    link: str | None = None
+    """The address of the task; None for what comes from the log of the table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from html import unescape
+from typing import Literal
 
 import pytest
 
@@ -15,7 +17,7 @@ from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
 from tests.support.orchestrators.health_site import Site, words
-from tests.support.tables.assessed_tables import assessment, fill, health, waiting
+from tests.support.tables.assessed_tables import NOW, assessment, fill, health, run_result, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -217,3 +219,21 @@ def test_loading_the_plugin_loads_no_web_framework_and_no_library() -> None:
         "delta_maintenance_airflow.plugin",
         "delta_maintenance_airflow.settings",
     }
+
+
+@pytest.mark.parametrize("status", ["planned", "needs-approval"])
+def test_a_plan_is_no_maintenance(site: Site, status: Literal["planned", "needs-approval"]) -> None:
+    ran = run_result()
+    plans = tuple(replace(outcome, status=status) for outcome in ran.outcomes)
+    site.store.save(assessment(), ran, link="/dags/d/runs/maintained")
+    planned = replace(
+        ran,
+        status="planned" if status == "planned" else "blocked",
+        started_at=NOW - timedelta(minutes=2),
+        ended_at=NOW - timedelta(minutes=1),
+        outcomes=plans,
+    )
+    site.store.save(assessment(), planned, link="/dags/d/runs/planned")
+    _, _, cell = site.get("/?q=orders").text.partition('<td class="last">')
+    cell, _, _ = cell.partition("</td>")
+    assert words(cell) == "done 1 h ago checkpoint" and "/dags/d/runs/maintained" in cell

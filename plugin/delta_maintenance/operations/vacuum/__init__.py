@@ -103,7 +103,7 @@ class VacuumOptions(Record):
     )
     allow_large_delete: bool = option(
         False,
-        "allow deleting more than 1,000 files that are more than half of all files",
+        "allow deleting more than half of all files; deleting up to 1,000 never needs it",
         group="common",
     )
     """The same holds for more than half of all bytes."""
