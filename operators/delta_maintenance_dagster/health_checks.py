@@ -105,7 +105,7 @@ _SPECS = {
     "reclaimable_bytes": "How much storage a vacuum would free.",
     "deletion_vector_share": "How many files have a deletion vector.",
     "retention_settings": "Whether versions and removed files are kept for long enough.",
-    "protocol": "Whether protocol and properties are as the policy requires, and permit maintenance.",
+    "protocol": "Whether protocol and properties meet the policy and permit maintenance.",
     "approvals": "Which operations wait for an approval.",
 }
 _SHOWN = 3
