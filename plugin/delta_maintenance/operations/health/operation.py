@@ -208,8 +208,7 @@ def _backlog_warnings(backlog: Mapping[str, Any]) -> Iterator[str]:
         )
         yield (
             f"{unreported} commits are not reported to the catalog as published, which {refuses} "
-            "further ones, so that writers wait: find out why the writers of the table do not "
-            "publish and report them"
+            "further ones, so that writers wait: run publish"
         )
 
 
