@@ -426,9 +426,14 @@ def _breakable(name: str) -> Markup:
 def _abandoned_lease(
     store: AssessmentStore, *, row: rows.TableRow, now: Callable[[], datetime]
 ) -> Lease | None:
+    if row.uri is None:
+        return None
     reported_at = row.run.ended_at if row.run is not None else None
-    leases = Leases(store.store, now=now)
-    return leases.abandoned(row.uri, reported_at=reported_at) if row.uri is not None else None
+    try:
+        return Leases(store.store, now=now).abandoned(row.uri, reported_at=reported_at)
+    except DeltaMaintenanceError:
+        # An address that no task can have, or a damaged lease: the page has the rest.
+        return None
 
 
 def _within(link: str | None) -> str | None:
