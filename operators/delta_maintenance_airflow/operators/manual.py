@@ -41,8 +41,9 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     """Runs one operation on one table on demand, whether or not it is due.
 
     The options are those of the table's policy, overridden by `options`. With `plan_only`, the
-    result has `needs_approval`, which is true if the plan deletes or repairs something, raises the
-    protocol or drops a feature, or if the policy requires an approval; `plan_text` for people; and
+    result has `is_idle`, which is true if there is nothing to do; `needs_approval`, which is true
+    if the plan deletes or repairs something, raises the protocol or drops a feature, or if the
+    policy requires an approval; `plan_text` for people; and
     `plan`, for the task that carries it out. That task plans again, and fails if the table has
     changed in a way that changes the plan. Without `plan_only`, the result has `result_text`.
 
@@ -136,7 +137,10 @@ class DeltaManualOperator(DeltaPolicyRunOperator):
     def facts(self, result: RunResult) -> Mapping[str, Any]:
         if not self.plans or not result.outcomes:
             return {}
+        outcome = result.outcomes[-1]
+        only_reads = core.find(outcome.operation).effects.only_reads
         return {
+            "is_idle": outcome.result is not None and outcome.is_idle and not only_reads,
             "needs_approval": self._needs_approval(result),
             "only_planned": as_flag(self.stop_after_plan, "stop_after_plan"),
         }

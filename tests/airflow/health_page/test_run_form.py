@@ -110,6 +110,16 @@ def test_the_plan_is_shown_before_its_approval_is_asked_for(
     assert fingerprint(lake / "overdue") == before
 
 
+def test_a_plan_with_nothing_to_do_asks_for_nothing(server: Server, browser: Browser) -> None:
+    with visitor(browser, server) as page:
+        ready(page, f"{server.address}{VACUUM}")
+        page.fill("#option-retention", "5000 days")
+        page.press("#option-retention", "Enter")
+        page.wait_for_selector("#plan:not([hidden])")
+        assert page.inner_text("#state").startswith("There is nothing to do. See")
+        assert page.locator("[data-do=planned]").is_hidden()
+
+
 def test_fsck_finds_what_is_wrong_with_a_broken_table(server: Server, browser: Browser) -> None:
     with visitor(browser, server) as page:
         page.goto(f"{server.address}/delta-maintenance/table?name=broken")

@@ -92,10 +92,15 @@ def test_manual_run_a_run_may_only_plan(
     found = run_manually(run, operation="vacuum", table_uri=str(tmp_path / "t"), plan_only=True)
     assert found["state"] == "success"
     plan = found["one_table.plan[0]"].told
-    assert plan["needs_approval"] is True
+    assert (plan["is_idle"], plan["needs_approval"]) == (False, True)
     assert "| `expired-tombstone` | `1 file (486 B)` |" in plan["plan_text"]
     assert found["one_table.run[0]"].state == "skipped"
     assert fingerprint(tmp_path / "t") == before
+    longer = {"retention": "5000 days"}
+    found = run_manually(
+        run, operation="vacuum", table_uri=str(tmp_path / "t"), options=longer, plan_only=True
+    )
+    assert found["one_table.plan[0]"].told["is_idle"] is True
 
 
 def test_manual_run_a_feature_is_dropped_after_approval(

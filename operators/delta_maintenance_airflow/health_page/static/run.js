@@ -195,14 +195,15 @@ document.getElementById("operation")?.addEventListener("change", ({ target }) =>
       ...(about ? [element("p", { className: "note error", textContent: about })] : []),
       ...(result.plan_text ? drawn(result.plan_text) : []),
     );
-    if (task.state === "success") planned = { options, approval: Boolean(result.needs_approval) };
+    if (task.state === "success" && !result.is_idle) planned = { options, approval: Boolean(result.needs_approval) };
     into("plan");
     part("decide").hidden = false;
     const go = part("decide").querySelector("[data-do=planned]");
     go.hidden = !planned;
     go.textContent = planned?.approval ? "Ask for the approval of this plan" : "Run this plan";
     const asks = planned?.approval ? "Somebody has to approve the plan before it runs. " : "";
-    say(planned ? "good" : "error", `Nothing was changed. ${asks}`, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
+    const done = result.is_idle ? "There is nothing to do. " : `Nothing was changed. ${asks}`;
+    say(task.state === "success" ? "good" : "error", done, "See ", link(), ...(operation === "fsck" ? [", and the findings on ", element("a", { href: table, textContent: "the page of the table" })] : []), ".");
   };
 
   // Follows a run to its result, also after the page was loaded again.
