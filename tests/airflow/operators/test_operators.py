@@ -214,7 +214,17 @@ def test_they_survive_serialisation() -> None:
 
 def test_all_of_them_are_exported() -> None:
     exported = {name for name in dir(operators) if name.endswith("Operator")}
-    assert {case.operator.__name__ for case in CASES} == exported
+    # The tables of the cases have no catalog.
+    assert {case.operator.__name__ for case in CASES} == exported - {"DeltaPublishOperator"}
+
+
+def test_a_publication_needs_the_name_of_the_table_in_its_catalog(
+    tmp_path: Path, task_context: dict[str, Any]
+) -> None:
+    overdue_table(tmp_path)
+    publish = operators.DeltaPublishOperator(task_id="publish", table_uri=str(tmp_path))
+    with pytest.raises(AirflowFailException, match=r"such as uc://CATALOG\.SCHEMA\.TABLE"):
+        publish.execute(task_context)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_a_table_with_unsupported_features_is_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="unheardOf"):
         plan_of(table)
     table = built(protocol=log.features("catalogManaged", "vacuumProtocolCheck"))
-    with pytest.raises(UnsupportedFeatureError, match="catalogManaged"):
+    with pytest.raises(UnsupportedFeatureError, match="catalog-managed"):
         plan_of(table)
 
 

@@ -95,7 +95,7 @@ def test_the_last_day_and_the_tables_own_retention_are_kept_without_two_flags() 
         (protocol(1, 8), "writer version 8"),
         (
             features("catalogManaged", "vacuumProtocolCheck", writer_only=["inCommitTimestamp"]),
-            "catalogManaged",
+            "catalog-managed",
         ),
         (protocol(1, 7, writer_features=["coordinatedCommits-preview"]), "coordinatedCommits"),
     ],
