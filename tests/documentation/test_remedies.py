@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from delta_maintenance import errors
 from delta_maintenance.operations.core import operations
 from delta_maintenance.operations.fsck.findings import KINDS
 from tests.support.remedies.by_person import CAUSED_ELSEWHERE, OPEN
@@ -47,6 +48,19 @@ def test_every_command_that_a_remedy_names_exists(remedies: ModuleType) -> None:
                 verb = word
             else:
                 assert word in (flags[verb] if verb else every), text
+
+
+def test_a_problem_has_no_semicolon() -> None:
+    """Lines of errors are divided at the first one, which comes before the remedy."""
+    problems = [
+        ast.unparse(call.args[0])
+        for path in sorted(LIBRARY.rglob("*.py"))
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and call.args and isinstance(call.func, ast.Name)
+        if hasattr(errors, call.func.id)
+    ]
+    assert len(problems) > 300
+    assert [problem for problem in problems if "; " in problem] == []
 
 
 def test_a_verb_has_the_flags_that_its_own_messages_name(remedies: ModuleType) -> None:

@@ -155,7 +155,7 @@ class _Client(CatalogClient):
         if status >= 400:
             world.events[f"status {status}"] += 1
             raise RequestRefused(status=status, code=answer["error"]["type"], detail="")
-        return answer  # type: ignore[no-any-return]
+        return dict(answer)
 
 
 def _catalog(world: World) -> UnityCatalog:

@@ -434,8 +434,8 @@ def _unknown(
 ) -> RefusedError:
     if state_problem is not None:
         return RefusedError(
-            f"{subject}, and cannot be examined ({problem}); what earlier runs have read of it is "
-            f"unknown: {state_problem.problem}",
+            f"{subject}, and cannot be examined ({problem}), and what earlier runs have read of it "
+            f"is unknown: {state_problem.problem}",
             table=table,
             remedy="repair the folder of assessments, or the table",
         )

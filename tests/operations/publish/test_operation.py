@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
@@ -193,7 +194,7 @@ def test_a_table_without_a_catalog_is_refused() -> None:
 
 
 class _NoConditionalPut(MemoryStore):
-    def put_if_absent(self, path: str, data: bytes) -> object:  # type: ignore[override]
+    def put_if_absent(self, path: str, data: bytes) -> NoReturn:
         raise RefusedError("this store cannot create a file only if it is absent")
 
 

@@ -136,8 +136,8 @@ def test_valid_protocols_pass(legal: Protocol) -> None:
 @pytest.mark.parametrize(
     ("illegal", "named"),
     [
-        (protocol(0, 2), "start at 1"),
-        (protocol(1, 0), "start at 1"),
+        (protocol(0, 2), "below 1"),
+        (protocol(1, 0), "below 1"),
         (protocol(3, 6, []), "requires writer version 7"),
         (protocol(3, 7, None, []), "lacks readerFeatures"),
         (protocol(3, 7, [], None), "lacks writerFeatures"),

@@ -57,7 +57,7 @@ from delta_maintenance.table.evidence.overwritten_commits import describe_loss, 
 from delta_maintenance.table.read.file_sums import FileSums, Instants, SumMemory, sum_files
 from delta_maintenance.table.read.history import file_times
 from delta_maintenance.table.read.log_inventory import LogInventory, take_inventory
-from delta_maintenance.table.read.managed_log import ManagedStore
+from delta_maintenance.table.read.managed_log import ManagedStore, as_last_listed
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.writable import require_permitted
 
@@ -92,10 +92,8 @@ def measure(
     vacuum_retention = vacuum_retention or max(properties.deleted_file_retention, LEAST_RETENTION)
     if previous is not None and previous.table_id != snapshot.metadata.id:
         previous = None
-    store = snapshot.log.store
-    if isinstance(store, ManagedStore):
-        # The numbers belong to one state of the catalog, and cost it one request.
-        store = store.at_last_listing()
+    # The numbers belong to one state of the catalog, and cost it one request.
+    store = as_last_listed(snapshot.log.store)
     with locating(table=snapshot.table, version=snapshot.version):
         inventory = take_inventory(store)
         series = commit_series(
@@ -203,12 +201,14 @@ def _publication_backlog(store: Store) -> dict[str, Any]:
 def _backlog_warnings(backlog: Mapping[str, Any]) -> Iterator[str]:
     unreported = backlog.get("unreported_commits", 0)
     if unreported >= BACKLOG_COMMITS:
-        refuses = (
-            "refuses" if unreported >= MOST_UNREPORTED else f"will at {MOST_UNREPORTED} refuse"
+        waiting = (
+            "so it refuses further ones, and writers wait"
+            if unreported >= MOST_UNREPORTED
+            else f"and from {MOST_UNREPORTED} on it refuses further ones"
         )
         yield (
-            f"{unreported} commits are not reported to the catalog as published, which {refuses} "
-            "further ones, so that writers wait: run publish"
+            f"{unreported} commits are not reported to the catalog as published, {waiting}: "
+            "run publish"
         )
 
 

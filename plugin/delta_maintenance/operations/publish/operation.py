@@ -9,6 +9,7 @@ commits that the next run compares.
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import asdict
 
 from delta_maintenance.address import Access
 from delta_maintenance.catalogs.catalog import ManagedCommit
@@ -37,16 +38,7 @@ def plan(
     context = context or RunContext()
     (options or PublishOptions()).validated()
     state = _managed_store(table).ask()
-    commits = tuple(
-        RatifiedCommit(
-            version=commit.version,
-            file_name=commit.file_name,
-            size=commit.size,
-            modified_ms=commit.modified_ms,
-            timestamp_ms=commit.timestamp_ms,
-        )
-        for commit in state.commits
-    )
+    commits = tuple(RatifiedCommit(**asdict(commit)) for commit in state.commits)
     reason = (
         f"{count_text(len(commits), 'commit')} not reported to the catalog as published"
         if commits
@@ -105,14 +97,7 @@ def apply(table: Table, plan: PublishPlan, context: RunContext | None = None) ->
 
 
 def _publish(store: ManagedStore, commit: RatifiedCommit) -> PublishedCommit:
-    ratified = ManagedCommit(
-        version=commit.version,
-        file_name=commit.file_name,
-        size=commit.size,
-        modified_ms=commit.modified_ms,
-        timestamp_ms=commit.timestamp_ms,
-    )
-    put = store.publish(ratified)
+    put = store.publish(ManagedCommit(**asdict(commit)))
     return PublishedCommit(
         version=commit.version,
         size=commit.size,

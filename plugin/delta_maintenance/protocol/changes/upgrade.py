@@ -72,7 +72,7 @@ def upgraded_protocol(
     if activated:
         raise RefusedError(
             f"the protocol lists {activated[0]} at reader version {current.min_reader_version}, "
-            "where it has no effect; the upgrade would put it into effect",
+            "where it has no effect, and the upgrade would put it into effect",
             remedy="repair the protocol with the engine that wrote it",
         )
     # The meaning of a requested version depends on the other version, which may have increased.

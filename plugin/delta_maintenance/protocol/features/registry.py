@@ -180,7 +180,7 @@ def check_protocol(protocol: Protocol) -> None:
     """
     reader, writer = protocol.min_reader_version, protocol.min_writer_version
     if reader < 1 or writer < 1:
-        raise CorruptTableError(f"the protocol has the versions {_pair(protocol)}; they start at 1")
+        raise CorruptTableError(f"the protocol has the versions {_pair(protocol)}, below 1")
     if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
         raise CorruptTableError(
             f"reader version {reader} requires writer version {MAX_WRITER_VERSION}, not {writer}"

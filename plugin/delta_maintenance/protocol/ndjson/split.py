@@ -50,7 +50,7 @@ _STEPS[[*b"}]"]] = -1
 def require_bounded(line: bytes) -> None:
     """`CorruptTableError` for a line that is too long or too deeply nested to become objects."""
     if len(line) > _MOST_LINE:
-        raise CorruptTableError(f"a line of {len(line)} bytes; no action needs so many")
+        raise CorruptTableError(f"a line of {len(line)} bytes, more than any action needs")
     if is_too_deep(line):
         raise CorruptTableError(f"a line of JSON nested more than {MOST_NESTING} levels deep")
 

@@ -283,8 +283,8 @@ class ManagedStore(WrappedStore):
         error, and refuses all other paths.
         """
         paths = [*paths]
-        kept = self._needed_files([path for path in paths if path not in self._created])
-        return kept | self._store.delete_many(path for path in paths if path not in kept)
+        needed = self._needed_files([path for path in paths if path not in self._created])
+        return needed | self._store.delete_many(path for path in paths if path not in needed)
 
     def close(self) -> None:
         self._store.close()

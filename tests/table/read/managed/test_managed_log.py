@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import CorruptTableError, RefusedError, UnsupportedFeatureError
+from delta_maintenance.operations import publish
 from delta_maintenance.operations.health import measure
 from delta_maintenance.protocol.delta_log.file_names import (
     LAST_CHECKPOINT,
@@ -198,11 +199,19 @@ def test_health_warns_before_the_catalog_refuses_further_commits() -> None:
     health = measure(managed.table().snapshot(), now=instant(5_000))
     assert (health.unpublished_commits, health.unreported_commits) == (0, 8)
     [warning] = health.warnings
-    assert "8 commits are not reported" in warning and "will at 10 refuse further ones" in warning
+    assert warning == (
+        "8 commits are not reported to the catalog as published, and from 10 on it refuses further "
+        "ones: run publish"
+    )
     for _ in range(2):
         managed.ratify()
     [warning] = measure(managed.table().snapshot(), now=instant(5_000)).warnings
-    assert "10 commits are not reported" in warning and "refuses further ones" in warning
+    assert warning == (
+        "10 commits are not reported to the catalog as published, so it refuses further ones, and "
+        "writers wait: run publish"
+    )
+    assert publish.apply(managed.table(), publish.plan(managed.table())).status == "published"
+    assert measure(managed.table().snapshot(), now=instant(5_000)).warnings == ()
 
 
 def test_health_names_clean_ups_that_nobody_asked_for() -> None:
