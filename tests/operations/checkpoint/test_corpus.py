@@ -200,8 +200,8 @@ REFUSED = {
     "deltars-table_with_liquid_clustering": "liquid",
     "golden-canonicalized-paths-special-a": SPELLINGS,
     "golden-canonicalized-paths-special-b": SPELLINGS,
-    "kernel-catalog-owned-preview": "catalogManaged",
-    "kernelrs-uc-catalog_managed_0": "catalogManaged",
+    "kernel-catalog-owned-preview": "catalog-managed",
+    "kernelrs-uc-catalog_managed_0": "catalog-managed",
     # Put together by hand: the checksum, or the checkpoint, states what the commits do not.
     "kernelrs-crc-full": "tableSizeBytes",
     "kernelrs-parquet_row_group_skipping": "another metadata",
