@@ -299,13 +299,16 @@ class ParquetInput:
         count = rows_together(sizes, **shape)
         expected = sum(column_size.expected for column_size in sizes) / max(rows, 1)
         usual = max(1, min(ROWS, rows, int(likely / max(expected, 1))))
-        if count < usual and any(column_size.is_rough for column_size in sizes):
-            for at, leaf in enumerate(leaves):
-                if sizes[at].is_rough:
-                    sizes[at] = leaf_sizes(
-                        leaf, stored[at], exact=True, start=start, max_bytes=self._most
-                    )
-            count = rows_together(sizes, **shape)
+        # As far as is known without decompression, each index of a dictionary could be that of one
+        # long entry. One page shows the lengths of the entries; all pages those of the other texts.
+        for exact in ("exact_dictionary", "exact"):
+            if count < usual and any(column_size.is_rough for column_size in sizes):
+                for at, leaf in enumerate(leaves):
+                    if sizes[at].is_rough and (exact == "exact" or sizes[at].dictionary):
+                        sizes[at] = leaf_sizes(
+                            leaf, stored[at], start=start, max_bytes=self._most, **{exact: True}
+                        )
+                count = rows_together(sizes, **shape)
         if not count:
             subject = f"the row group {group} of the data file"
             raise too_large(subject, one_row(sizes), max_bytes=self._most)

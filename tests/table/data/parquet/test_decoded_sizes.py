@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
 from delta_maintenance.table.data import row_batches
-from delta_maintenance.table.data.parquet import decoded_sizes
+from delta_maintenance.table.data.parquet import decoded_sizes, pages
 from delta_maintenance.table.data.parquet.decoded_sizes import Leaf, LeafSizes, leaf_sizes
 from delta_maintenance.table.data.parquet.pages import delta_integers, pages_of, rows_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
@@ -24,11 +24,11 @@ TEXT_ENCODINGS = ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", None]
 texts = st.builds(lambda text, times: text * times, st.text("ab", max_size=3), st.integers(0, 900))
 
 
-def sizes_of(data: bytes, *, exact: bool) -> LeafSizes:
+def sizes_of(data: bytes, **options: bool) -> LeafSizes:
     with ParquetInput(data) as parquet:
         [(column, chunk)] = parquet._chunks(0, parquet.schema.names)
         leaf = Leaf(column, chunk, parquet.rows)
-        return leaf_sizes(leaf, parquet._stored_chunk(chunk, 1), exact=exact)
+        return leaf_sizes(leaf, parquet._stored_chunk(chunk, 1), **options)
 
 
 def written(rows: pa.Array, encoding: str | None, **options: Any) -> bytes:
@@ -61,11 +61,14 @@ def test_no_rows_are_larger_than_their_bound(
         compression=codec,
         data_page_size=64,
         write_batch_size=3,
+        dictionary_pagesize_limit=4096,
     )
     found = [sum(map(len, filter(None, row or [])) if nested else [len(row or "")]) for row in rows]
     largest = max(sum(found[at : at + together]) for at in range(len(found)))
-    rough, exact = (sizes_of(data, exact=exact) for exact in (False, True))
-    assert largest <= exact.within(together) <= rough.within(together) + 1e-6
+    rough, exact = sizes_of(data), sizes_of(data, exact=True)
+    entries = sizes_of(data, exact_dictionary=True)
+    assert largest <= exact.within(together) <= entries.within(together) + 1e-6
+    assert entries.within(together) <= rough.within(together) + 1e-6
     # Exact bounds also tell apart rows of different sizes, apart from pages of one dictionary.
     if encoding is not None and not nested:
         # Texts that share prefixes are held twice.
@@ -108,6 +111,18 @@ def test_a_row_in_several_pages_is_as_large_as_its_parts(rows: int, most: int) -
         is_rough=False,
     )
     assert sizes.within(rows) == most
+
+
+def test_texts_beside_a_dictionary_are_not_decompressed_for_their_lengths() -> None:
+    rows = pa.array([f"{row:05}" * 200 for row in range(5_000)])
+    data = written(rows, None, compression="snappy")
+    with (
+        patch.object(pages, "_decompress_body", wraps=pages._decompress_body) as decompress,
+        ParquetInput(data) as parquet,
+    ):
+        [batch] = parquet.batches(["c"])
+    assert batch.column(0).equals(rows)
+    assert decompress.call_count == 1
 
 
 def test_long_runs_of_levels_are_not_unpacked() -> None:

@@ -128,16 +128,17 @@ def leaf_sizes(
     chunk: PageBytes,
     *,
     exact: bool = False,
+    exact_dictionary: bool = False,
     start: bool = False,
     max_bytes: int = READING_BYTES,
 ) -> LeafSizes:
     """Computes the sizes of a column from its page headers and its dictionary.
 
-    With `exact`, the pages of repeated values and of texts are decompressed. With `start`, only the
-    first page with values is examined. `RefusedError` for pages of more than `max_bytes`,
-    `MalformedPageError` for invalid ones.
+    With `exact_dictionary`, the dictionary of texts is decompressed; with `exact`, the pages of
+    repeated values and of texts as well. With `start`, only the first page with values is examined.
+    `RefusedError` for pages of more than `max_bytes`, `MalformedPageError` for invalid ones.
     """
-    sums = _Sums(leaf, exact=exact)
+    sums = _Sums(leaf, exact=exact, exact_dictionary=exact or exact_dictionary)
     try:
         for page in pages_of(chunk, values=leaf.chunk.num_values):
             size = max(page.size, page.stored)
@@ -197,8 +198,9 @@ def too_large(subject: str, size: int, *, max_bytes: int) -> RefusedError:
 class _Sums:
     """The sizes of the pages of a column so far."""
 
-    def __init__(self, leaf: Leaf, *, exact: bool) -> None:
+    def __init__(self, leaf: Leaf, *, exact: bool, exact_dictionary: bool) -> None:
         self._leaf = leaf
+        self._exact_dictionary = exact_dictionary
         self._width = leaf.width
         self._repeats = leaf.column.max_repetition_level > 0
         self._exact = exact
@@ -218,7 +220,9 @@ class _Sums:
             self._mean = page.size / max(page.values, 1)
             if self._width is None:
                 self._entry = (
-                    longest_entry(chunk, page, codec) if self._exact else most_of_entry(page)
+                    longest_entry(chunk, page, codec)
+                    if self._exact_dictionary
+                    else most_of_entry(page)
                 )
                 self._is_rough |= self._entry > SMALL_ENTRY
         elif page.encoding is not None and page.values:
