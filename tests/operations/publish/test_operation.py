@@ -8,6 +8,7 @@ from typing import NoReturn
 
 import pytest
 
+from delta_maintenance.catalogs import ManagedCommit
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import (
     BusyError,
@@ -78,19 +79,58 @@ def test_every_listed_commit_is_published_and_reported(commits: int, published: 
         for version in range(1, commits + 1)
     ]
     assert result.status == ("published" if published < commits else "reported")
-    # One more request asks for the commits, and one reports them.
-    assert len(store.trace) == 3 * commits
+    # One looks for the commit before them; one more asks for the commits, and one reports them.
+    assert len(store.trace) == 3 * commits + 1
     assert live_paths(managed.table()) == {f"f{version}" for version in range(commits + 1)}
     # Without the catalog, every reader sees all versions.
     assert Table(managed.store).snapshot().version == commits
 
 
-def test_one_request_finds_that_there_is_nothing_to_do() -> None:
+def test_two_requests_find_that_there_is_nothing_to_do() -> None:
     managed = ratified(2, published=2)
     managed.report()
+    asked: list[int] = []
+    managed.meanwhile = [lambda: asked.append(1)]
     store = FaultStore(managed.store)
     result = publish(managed, store)
-    assert (result.status, store.trace, managed.reports) == ("nothing-to-do", [], [])
+    assert (result.status, len(store.trace), managed.reports) == ("nothing-to-do", 1, [])
+    assert asked == [1]
+
+
+@pytest.mark.conformance("CAT-07")
+@pytest.mark.parametrize("published", [0, 2])
+@pytest.mark.parametrize("later_commits", [0, 1, 3])
+def test_nothing_is_published_behind_a_commit_that_was_reported_and_is_not_there(
+    published: int, later_commits: int
+) -> None:
+    managed = ratified(3, published=published)
+    managed.forget()
+    for _ in range(later_commits):
+        managed.ratify()
+    before, listed = files_of(managed.store), managed.listed
+    with pytest.raises(CorruptTableError, match="version 3 was reported to the catalog") as caught:
+        publish(managed)
+    assert caught.value.exit_status == 5
+    assert (caught.value.version, caught.value.file) == (3, commit_path(3))
+    assert f"could be it: _staged_commits/{3:020}.{3:08}-" in str(caught.value)
+    assert files_of(managed.store) == before
+    assert (managed.reports, managed.listed) == ([], listed)
+    # The remedy: the writer publishes the file that it committed.
+    managed.published = 2
+    managed.publish()
+    assert publish(managed).status == ("published" if later_commits else "nothing-to-do")
+
+
+def test_the_first_commit_of_a_table_has_none_before_it() -> None:
+    managed = ratified(0)
+    data = managed.store.read(commit_path(0))
+    managed.store.delete(commit_path(0))
+    name = f"{0:020}.00000000-0000-4000-8000-000000000000.json"
+    managed.store.put(f"{STAGED}/{name}", data)
+    managed.listed = [
+        ManagedCommit(version=0, file_name=name, size=len(data), modified_ms=1, timestamp_ms=1_000)
+    ]
+    assert publish(managed).reported_version == 0
 
 
 def test_a_plan_lists_the_versions_with_their_sizes_and_changes_nothing() -> None:
@@ -220,7 +260,7 @@ def test_a_report_that_fails_is_sent_by_the_next_run() -> None:
 
 
 @pytest.mark.parametrize("published", [0, 1, 3])
-@pytest.mark.conformance("CAT-05")
+@pytest.mark.conformance("CAT-07")
 def test_a_fault_at_any_request_loses_nothing(published: int) -> None:
     """Nobody reads another version in between, and the next run completes it."""
     states: list[Managed] = []
@@ -252,7 +292,7 @@ def test_a_fault_at_any_request_loses_nothing(published: int) -> None:
     assert outcomes > 20
 
 
-@pytest.mark.conformance("CAT-05")
+@pytest.mark.conformance("CAT-07")
 def test_two_publishers_take_turns_at_every_request() -> None:
     """One stops after each of its requests, and the other one runs in between."""
     for stop in range(10):

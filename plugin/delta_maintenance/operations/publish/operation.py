@@ -31,13 +31,18 @@ from delta_maintenance.table.read.table import Table
 def plan(
     table: Table, options: PublishOptions | None = None, context: RunContext | None = None
 ) -> PublishPlan:
-    """Plans to publish and to report the commits that the catalog lists. One request.
+    """Plans to publish and to report the commits that the catalog lists. One request; one more if
+    it lists none.
 
-    Raises `InvalidRequestError` for a table whose commits go through no catalog.
+    Raises `InvalidRequestError` for a table whose commits go through no catalog, and
+    `CorruptTableError` if the catalog lists none and the log lacks its latest version.
     """
     context = context or RunContext()
     (options or PublishOptions()).validated()
-    state = _managed_store(table).ask()
+    store = _managed_store(table)
+    state = store.ask()
+    if not state.commits:
+        store.require_reported_commit(state.latest_version)
     commits = tuple(RatifiedCommit(**asdict(commit)) for commit in state.commits)
     reason = (
         f"{count_text(len(commits), 'commit')} not reported to the catalog as published"
@@ -57,9 +62,9 @@ def plan(
 def apply(table: Table, plan: PublishPlan, context: RunContext | None = None) -> PublishResult:
     """Publishes the planned commits in order, and reports the last one that was read back.
 
-    Four requests for one commit, and three for each further one. The first failure ends it, after
+    Five requests for one commit, and three for each further one. The first failure ends it, after
     the commits before it are reported; it is raised. `CorruptTableError` names a commit that
-    another file has the name of.
+    another file has the name of, and the commit before the listed ones if the log lacks it.
     """
     context = context or RunContext()
     if plan.is_noop:
@@ -74,6 +79,7 @@ def apply(table: Table, plan: PublishPlan, context: RunContext | None = None) ->
             remedy="plan again for the new table",
         )
     table.expect(Access.READ_WRITE, managed=True)
+    store.require_reported_commit(plan.commits[0].version - 1)
     done: list[PublishedCommit] = []
     try:
         for commit in plan.commits:

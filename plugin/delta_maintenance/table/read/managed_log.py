@@ -188,12 +188,27 @@ class ManagedStore(WrappedStore):
         stated = self.state.latest_version
         if stated <= newest or self.stat(commit_path(stated)) is not None:
             return None
-        staged = self.staged_files(newest + 1, stated)
+        problem = f"the catalog states version {stated}, but the log ends at version {newest}"
+        return self._lost_commit_error(problem, newest + 1, stated)
+
+    def require_reported_commit(self, version: int) -> None:
+        """Raises `CorruptTableError` unless the log has the commit of a version that the catalog
+        does not list: it was reported as published. One request.
+        """
+        if version >= 0 and self._store.stat(commit_path(version)) is None:
+            problem = f"version {version} was reported to the catalog as published, but is not"
+            raise self._lost_commit_error(problem, version, version)
+
+    def _lost_commit_error(
+        self, problem: str, first_version: int, last_version: int
+    ) -> CorruptTableError:
+        staged = self.staged_files(first_version, last_version)
+        files = staged or "there is no staged file that could be the missing commit"
         return CorruptTableError(
-            f"the catalog states version {stated}, but the log ends at version {newest}, and "
-            f"{staged or 'there is no staged file that could be the missing commit'}",
-            version=stated,
-            file=commit_path(newest + 1),
+            f"{problem}, and {files}",
+            table=self.root,
+            version=last_version,
+            file=commit_path(first_version),
             remedy=LOST_COMMIT if staged else _NO_STAGED_FILE,
         )
 

@@ -197,6 +197,11 @@ def test_every_verb_names_a_lost_commit(
         assert (verb, main([verb, NAME])) == (verb, 5)
         [line] = capsys.readouterr().err.splitlines()
         assert stated in line and STAGED_FILE in line and NAME in line, verb
+    for words in (["publish", NAME], ["publish", NAME, "--dry-run"]):
+        assert main(words) == 5
+        [line] = capsys.readouterr().err.splitlines()
+        assert "version 3 was reported to the catalog as published" in line
+        assert STAGED_FILE in line and NAME in line
     assert main(["fsck", NAME, "--json"]) == 5
     shown = json.loads(capsys.readouterr().out)
     kinds = {each["kind"]: each["problem"] for each in shown["findings"]}
