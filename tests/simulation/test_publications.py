@@ -1,7 +1,8 @@
-"""Writers, publishers and cleaners of one catalog-managed table, in any order, with crashes.
+"""Readers, writers, publishers and cleaners of a catalog-managed table, in any order, with crashes.
 
-The writers and the cleaners are models of Delta Spark and of its successors. The publishers, and
-the client with which all of them reach the model of the catalog, are the code of the library.
+The readers, the writers and half of the cleaners are models of Delta Spark and of its successors.
+The publishers, the cleaners in worlds with readers, and the client with which all of them reach the
+model of the catalog, are the code of the library.
 
 `DELTA_MAINTENANCE_PUBLICATION_SEED` plays one seed.
 """
@@ -29,6 +30,7 @@ from delta_maintenance.catalogs.unity.commits import DeltaApi
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import CatalogUnavailableError, CorruptTableError
 from delta_maintenance.errors import DeltaMaintenanceError as OwnError
+from delta_maintenance.operations import clean_staged
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.publish import apply, plan
 from delta_maintenance.storage import MemoryStore
@@ -47,7 +49,7 @@ SEEDS = examples(1_000)
 _NAME = CatalogName(CatalogKind.UNITY, ("main", "s", "t"))
 _PATH = "/delta/v1/catalogs/main/schemas/s/tables/t"
 _FAULTS = (Fault.CRASH_BEFORE, Fault.CRASH_AFTER, Fault.FAILURE, Fault.LOST_ANSWER)
-CONTEXT = RunContext.at(instant(5_000))
+_DAY_MS = 24 * 3_600_000
 
 
 class _Witness(MemoryStore):
@@ -83,12 +85,20 @@ class World:
         self.table = self.server.add("main.s.t", UnityTable(location="memory:", managed=True))
         self.share_published = self.chance.choice((0.0, 0.5, 1.0))
         self.server.later = self.chance.random() < 0.5
+        self.table.allowed = ["METADATA_CLEANUP"]
+        self.has_readers = self.chance.random() < 0.5
+        self.num_readers = 0
+        self.now_ms = 100 * _DAY_MS
         self.store = _Witness(self)
+        self.store.now_ms = lambda: self.now_ms
         protocol = features("catalogManaged", writer_only=["inCommitTimestamp"])
         configuration = {"delta.enableInCommitTimestamps": "true"}
         lines = [info(0), protocol, metadata(configuration=configuration), add("f0")]
         self.ratified[0] = log_text(lines)
         self.store.put(commit_path(0), self.ratified[0])
+
+    def context(self) -> RunContext:
+        return RunContext.at(instant(self.now_ms))
 
     def published(self, version: int) -> bytes | None:
         with suppress(FileNotFoundError):
@@ -180,6 +190,9 @@ class Actor:
 
     def work(self) -> None:
         for task in range(self.tasks):
+            # No reader takes longer than a day.
+            if not self.world.num_readers and self.chance.random() < 0.3:
+                self.world.now_ms += 2 * _DAY_MS
             with suppress(OwnError, RequestRefused, SimulatedCrash):
                 self.task(task)
 
@@ -199,6 +212,12 @@ class Actor:
         assert state is not None
         return state
 
+    def open(self, store: Any) -> Table:
+        def report(table_id: str, version: int) -> None:
+            self.catalog.report_published(self.entry(), version)
+
+        return Table(ManagedStore(store, self.state, report))
+
 
 class Writer(Actor):
     """Commits and publishes as Delta Spark does, which dies at any time."""
@@ -216,7 +235,7 @@ class Writer(Actor):
             "timestamp": 1_000 + version,
             "file-name": name,
             "file-size": len(data),
-            "file-modification-timestamp": 1,
+            "file-modification-timestamp": self.world.now_ms,
         }
         updates: list[dict[str, Any]] = [{"action": "add-commit", "commit": commit}]
         oldest = version - len(state.commits)
@@ -249,12 +268,9 @@ class Publisher(Actor):
             fault = self.chance.choice(_FAULTS)
             store = FaultStore(store, at=self.chance.randrange(20), fault=fault)
 
-        def report(table_id: str, version: int) -> None:
-            self.catalog.report_published(self.entry(), version)
-
-        table = Table(ManagedStore(store, self.state, report))
+        table, context = self.open(store), self.world.context()
         try:
-            result = apply(table, plan(table, context=CONTEXT), CONTEXT)
+            result = apply(table, plan(table, context=context), context)
         except CorruptTableError as error:
             raise AssertionError(str(error)) from error
         self.world.events[f"publish: {result.status}"] += 1
@@ -277,10 +293,42 @@ class Cleaner(Actor):
                     self.world.events["cleaned"] += 1
 
 
+class OwnCleaner(Actor):
+    """Runs `clean-staged`."""
+
+    tasks = 16
+
+    def task(self, number: int) -> None:
+        table, context = self.open(self.store), self.world.context()
+        plan = clean_staged.plan(table.snapshot(), context=context)
+        result = clean_staged.apply(table, plan, context)
+        deleted = sum(group.deleted for group in result.groups)
+        self.world.events["cleaned by clean-staged"] += deleted
+
+
+class Reader(Actor):
+    """Reads the staged files that the catalog named, and no published file instead."""
+
+    def task(self, number: int) -> None:
+        self.world.num_readers += 1
+        try:
+            commits = self.state().commits
+            for _ in range(self.chance.choice((0, 300))):
+                self.world.schedule.pause()
+            for commit in commits:
+                assert self.store.stat(f"{STAGED}/{commit.file_name}"), (
+                    f"the staged file of version {commit.version} is gone for a reader"
+                )
+                self.world.events["read"] += 1
+        finally:
+            self.world.num_readers -= 1
+
+
 def play(seed: int) -> World:
     chance = random.Random(f"publication {seed}")
     world = World(Schedule(seed, persistence=chance.choice((0.0, 0.5, 0.9))))
-    kinds = [Writer, *chance.choices((Writer, Publisher, Cleaner), k=4), Publisher]
+    cleaners = (OwnCleaner, Reader) if world.has_readers else (Cleaner,)
+    kinds = [Writer, *chance.choices((Writer, Publisher, *cleaners), k=4), Publisher]
     for number, kind in enumerate(kinds):
         world.schedule.begin(kind(world, number).work)
     with single_threaded():
@@ -301,7 +349,7 @@ def _seeds() -> Iterator[int]:
     yield from range(SEEDS) if one is None else (int(one),)
 
 
-@pytest.mark.conformance("CAT-05")
+@pytest.mark.conformance("CAT-07")
 @pytest.mark.timeout(3600)
 def test_no_order_of_writers_publishers_and_cleaners_loses_a_version(
     monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None]
@@ -321,4 +369,5 @@ def test_no_order_of_writers_publishers_and_cleaners_loses_a_version(
         count_cases(f"publications, {event}", number)
     if events["seeds"] >= 20:
         expected = ("published", "reported", "cleaned", "lost answer", "status 409", "status 429")
+        expected += ("cleaned by clean-staged", "read")
         assert all(events[event] for event in expected), events

@@ -81,10 +81,11 @@ RECORD = OperationRecord(
     purpose="log",
     summary="delete staged files of published commits",
     description=(
-        "Delete staged files of a catalog-managed table: copies of commits that are published, "
-        "that the catalog no longer lists, and that are older than a day; and those of rejected "
-        "commits that are older than the log retention, up to the newest checkpoint. A copy is "
-        "compared with its published commit first. The catalog must permit METADATA_CLEANUP."
+        "Delete staged files of a catalog-managed table: copies of commits that were published "
+        "and reported to the catalog more than a day ago; and those of rejected commits that are "
+        "older than the log retention, up to the newest checkpoint. A copy is compared with its "
+        "published commit first. The files of the newest ten versions stay. The catalog must "
+        "permit METADATA_CLEANUP."
     ),
     options=CleanStagedOptions,
     plan=CleanStagedPlan,

@@ -18,6 +18,7 @@ from delta_maintenance.operations.core import RunContext
 from delta_maintenance.storage import MemoryStore
 from tests.support.faults.every_fault import files_of
 from tests.support.faults.fault_store import FaultStore, SimulatedCrash, faults
+from tests.support.servers.unity_delta import MOST_COMMITS
 from tests.support.tables.actions import add
 from tests.support.tables.managed import STAGED, Managed, commit_path, live_paths
 from tests.support.tables.table_builder import TableBuilder
@@ -45,6 +46,18 @@ class Clocked(Managed):
         super().checkpoint()
         self._set_clock()
 
+    def ratify(self) -> None:
+        """The catalog refuses a commit if ten are not reported."""
+        if len(self.listed) < MOST_COMMITS:
+            super().ratify()
+
+    def settle(self) -> None:
+        """So many versions are published and reported that the ones before them were reported."""
+        for _ in range(MOST_COMMITS):
+            self.ratify()
+            self.publish()
+            self.report()
+
     def wait(self, time: timedelta = DAY) -> None:
         self.now += time
 
@@ -61,21 +74,21 @@ class Clocked(Managed):
 
 
 def settled() -> Clocked:
-    """Two published and reported versions, a published one, a ratified one, and an attempt."""
+    """Two versions that nobody reads as staged any more, the ten that show it, a published one, a
+    ratified one, and an attempt.
+    """
     table = Clocked()
     for _ in range(2):
         table.ratify()
         table.publish()
     table.report()
+    table.settle()
     for _ in range(2):
         table.ratify()
     table.publish()
-    name = f"{5:020}.00000005-0000-4000-8000-000000000000.json"
+    name = f"{15:020}.00000015-0000-4000-8000-000000000000.json"
     table.memory.put(f"{STAGED}/{name}", b"{}\n")
     return table
-
-
-OTHERS = {"1l", "2l", "3w", "3l", "4w", "4l", "5w"}
 
 
 def newest_file_now(table: Clocked) -> None:
@@ -162,8 +175,28 @@ def test_the_age_counts_from_the_publication() -> None:
     table.wait(3 * DAY)
     table.publish()
     table.report()
+    table.settle()
     newest_file_now(table)
     assert table.run().status == "nothing-to-do"
+
+
+def test_the_report_must_be_a_day_old_too() -> None:
+    """The last commits of an idle table are published, and reported with the next commit."""
+    table = Clocked()
+    for _ in range(2):
+        table.ratify()
+        table.publish()
+    table.wait(5 * DAY)
+    reader = [commit.file_name for commit in table.listed]
+    table.settle()
+    table.wait(DAY - timedelta(minutes=1))
+    newest_file_now(table)
+    assert table.run().status == "nothing-to-do"
+    for name in reader:
+        table.memory.read(f"{STAGED}/{name}")
+    table.wait(timedelta(minutes=2))
+    newest_file_now(table)
+    assert table.run().groups[0].deleted == 2
 
 
 def test_a_fast_clock_deletes_nothing() -> None:
@@ -272,6 +305,7 @@ def test_wherever_it_stops_every_version_opens_and_the_next_run_ends_it() -> Non
 
 _STEPS = st.sampled_from(
     ["ratify", "ratify", "publish", "publish", "report", "wait", "wait", "checkpoint", "clean_now"]
+    + ["settle", "read"]
 )
 
 
@@ -279,10 +313,15 @@ _STEPS = st.sampled_from(
     steps=st.lists(_STEPS, max_size=30),
     between=st.lists(st.sampled_from(["ratify", "publish", "report"]), max_size=6),
 )
-def test_no_order_of_writers_publishers_and_clean_ups_loses_a_version(
+def test_no_order_of_readers_writers_publishers_and_clean_ups_loses_a_version(
     steps: list[str], between: list[str]
 ) -> None:
     table = Clocked()
+    readers: list[tuple[datetime, list[str]]] = []
+
+    def read() -> None:
+        """A reader asks the catalog, and takes its time with the staged files."""
+        readers.append((table.now, [commit.file_name for commit in table.listed]))
 
     def clean_now() -> None:
         newest_file_now(table)
@@ -294,9 +333,18 @@ def test_no_order_of_writers_publishers_and_clean_ups_loses_a_version(
         with suppress(StorageError):
             clean_staged.apply(opened, plan, RunContext.at(table.now))
         table.meanwhile = []
+        for asked_at, names in readers:
+            if table.now - asked_at < DAY:
+                for name in names:
+                    table.memory.read(f"{STAGED}/{name}")
 
+    own_steps = {
+        "clean_now": clean_now,
+        "read": read,
+        "wait": lambda: table.wait(timedelta(hours=13)),
+    }
     for step in steps:
-        clean_now() if step == "clean_now" else getattr(table, step)()
+        own_steps.get(step, getattr(table, step, None))()
     assert table.has_every_commit()
     assert live_paths(table.table()) == {f"f{version}" for version in range(table.latest + 1)}
     staged = table.staged()

@@ -3,12 +3,16 @@
 "Metadata Cleanup" has the sentence that permits it: "Also delete all the staged commit files having
 version <= `cutOffCheckpoint`'s version". As a part of that clean-up it needs the permission of the
 catalog ("Maintenance Operations on Catalog-managed Tables"). A copy of a published commit goes
-before the cut-off checkpoint exists, but never before it is a day old: a writer that is not told
-the end of its commit sends it again for some minutes, and the catalog then compares its file with
-the published one. Other files stay until the newest checkpoint has their versions.
+before the cut-off checkpoint exists; other files stay until the newest checkpoint has their
+versions.
 
 No file above the latest version, and none of a version that the catalog still lists, is touched:
-the catalog lists a version until it is reported as published.
+the catalog lists a version until it is reported as published. Nor is one that was reported less
+than a day ago: readers that asked the catalog before still read the staged file, and a writer that
+is not told the end of its commit sends it again for some minutes, which the catalog then compares
+with the published one. The time of a report is not known. But the catalog refuses a commit while
+`MOST_UNREPORTED` others are not reported, so a commit that was published a day ago proves that the
+versions so many below it were reported before.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from delta_maintenance.operations.clean_staged import (
     CleanStagedResult,
 )
 from delta_maintenance.operations.core.context import RunContext
+from delta_maintenance.operations.health.models import MOST_UNREPORTED
 from delta_maintenance.protocol.delta_log.file_names import STAGED_COMMIT_DIRECTORY, LogFileKind
 from delta_maintenance.protocol.delta_log.retention import minute_before
 from delta_maintenance.protocol.features.registry import Operation
@@ -42,13 +47,13 @@ from delta_maintenance.table.store_clock import passed_time
 from delta_maintenance.table.writable import require_writable
 from delta_maintenance.table.write.log_deletion import delete_in_batches
 
-_COPY_AGE = timedelta(days=1)
+_LEAST_AGE = timedelta(days=1)
 _SHOWN_FAILURES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _StagedFile:
-    """A staged file of a version that is published and reported."""
+    """A staged file of a version that was published and reported more than a day ago."""
 
     entry: LogEntry
     published: LogEntry
@@ -64,8 +69,8 @@ def plan(
 ) -> CleanStagedPlan:
     """Plans which staged files to delete. Lists the log and the staged files, and reads none.
 
-    Ages are counted from the staged file or from its published commit, whichever is younger, and up
-    to the newest file of the log, so a wrong clock of this machine deletes nothing too early.
+    Ages are counted up to the newest file of the log, so a wrong clock of this machine deletes
+    nothing too early.
 
     Raises `UnsupportedFeatureError` if the catalog does not permit it.
     """
@@ -139,9 +144,9 @@ def apply(
 
 
 def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
-    """Returns the staged files of published and reported versions that are older than a day, or, if
-    their size shows that they are no copies, older than the log retention and not above the
-    checkpoint.
+    """Returns the staged files of versions that were published and reported more than a day ago. A
+    file whose size shows that it is no copy must also be older than the log retention, and not
+    above the checkpoint.
 
     The catalog was asked when the snapshot was opened. A version that it did not list then was
     reported earlier.
@@ -157,7 +162,14 @@ def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
     before = minute_before(passed, retention)
     is_unreadable = any("logRetention" in problem for problem in snapshot.properties.problems)
     retention_ms = 0 if before is None or is_unreadable else epoch_millis(before)
-    copy_ms = epoch_millis(passed - _COPY_AGE)
+    old_ms = epoch_millis(passed - _LEAST_AGE)
+    old_versions = [
+        version
+        for version, commit in commits.items()
+        if version not in listed_versions and 0 < commit.status.modified_ms < old_ms
+    ]
+    # The catalog has listed no version up to this one since then.
+    newest_version = max(old_versions, default=-1) - MOST_UNREPORTED
     checkpoint = snapshot.log.segment.checkpoint
     # A published commit that was damaged may have its only good copy among the rejected ones.
     cut_off = -1 if checkpoint is None else checkpoint.version
@@ -166,7 +178,7 @@ def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
         version = entry.file.version
         if entry.file.kind is not LogFileKind.STAGED_COMMIT or version is None:
             continue
-        if version not in commits or version in listed_versions or version > state.latest_version:
+        if version not in commits or version > newest_version:
             continue
         times = (entry.status.modified_ms, commits[version].status.modified_ms)
         file = _StagedFile(
@@ -174,8 +186,7 @@ def _find_old_files(snapshot: Snapshot, now: datetime) -> list[_StagedFile]:
             published=commits[version],
             is_past_retention=version <= cut_off and 0 < min(times) <= max(times) < retention_ms,
         )
-        is_old_copy = file.has_size_of_commit and min(times) > 0 and max(times) < copy_ms
-        if file.is_past_retention or is_old_copy:
+        if file.is_past_retention or file.has_size_of_commit:
             old_files.append(file)
     return old_files
 
@@ -213,5 +224,5 @@ def _reason(snapshot: Snapshot, staged: Sequence[_StagedFile]) -> str:
             "the commits of the table do not go through a catalog; clean-log deletes staged files"
         )
     if not staged:
-        return "no staged file of a published and reported version is old enough"
+        return f"no staged file below the newest {MOST_UNREPORTED} published versions is old enough"
     return "their versions are published and reported to the catalog"
