@@ -38,8 +38,19 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManagedT
 
 
 @pytest.mark.parametrize("verb", ["assess", "run"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("checkpoint",),
+        ("publish",),
+        ("publish", "checkpoint"),
+        ("publish", "checkpoint", "compact_log", "optimize", "clean_staged"),
+        ("checkpoint", "compact_log", "optimize", "clean_staged"),
+    ],
+    ids=" ".join,
+)
 def test_a_policy_asks_one_request_for_each_table_with_nothing_to_do(
-    served: ManagedTables, tmp_path: Path, verb: str
+    served: ManagedTables, tmp_path: Path, verb: str, rules: tuple[str, ...]
 ) -> None:
     for published in (0, 2, 3):
         managed = served.add()
@@ -51,17 +62,13 @@ def test_a_policy_asks_one_request_for_each_table_with_nothing_to_do(
     served.state()
     policy = {
         "version": 1,
-        "defaults": {
-            "checkpoint": True,
-            "compact_log": True,
-            "optimize": True,
-            "clean_staged": True,
-        },
+        "defaults": dict.fromkeys(rules, True),
         "catalogs": {"main": {"kind": "unity"}},
         "tables": [{"catalog": "main.**"}],
     }
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy))
-    assert main([verb, str(tmp_path / "policy.yaml")]) == 0
+    # After it, nothing is to do.
+    assert main(["run", str(tmp_path / "policy.yaml")]) == 0
     served.asked()
     assert main([verb, str(tmp_path / "policy.yaml")]) == 0
     asked = served.asked()
