@@ -110,8 +110,10 @@ class OperationOutcome(Record):
         if self.status == "planned" and self.result is not None:
             plan = record.plan.from_json(self.result)
             return plan.is_noop and record.conclusion_of_plan(plan).outcome is not Outcome.CORRUPT
-        # An fsck that has repaired something made a commit or deleted files.
-        return record.takes == "table" and self.amounts[1] == Amounts()
+        # An fsck that has repaired something made a commit or deleted files; a publication does
+        # neither.
+        examines = record.takes == "table" and record.effects.commits
+        return examines and self.amounts[1] == Amounts()
 
     @property
     def reports_corruption(self) -> bool:

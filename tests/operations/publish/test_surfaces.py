@@ -29,6 +29,7 @@ from tests.support.tables.table_builder import log_text
 pytestmark = pytest.mark.server
 
 _NAME = "uc://main.s.t"
+_DONE = ("published", "reported")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -135,8 +136,15 @@ def test_a_policy_publishes_what_is_due(
     unity: UnityServer, options: dict[str, str], s3_server: S3Server
 ) -> None:
     table, rules = open_table(_NAME, options), _policy_table(unity)
+    listed = unity.tables["main.s.t"].commits
     result = run(table, rules)
     assert (result.status, unity.tables["main.s.t"].commits) == ("done", [])
+    # A report is work as well: writers wait for it.
+    unity.tables["main.s.t"].commits = listed
+    reported = run(table, rules)
+    for outcome, status in zip([*result.outcomes, *reported.outcomes], _DONE, strict=True):
+        assert outcome.result is not None and outcome.result["status"] == status
+        assert not outcome.is_idle
     assert assess_table(table, rules, now=instant(5_000)).status == "nothing-due"
 
 
