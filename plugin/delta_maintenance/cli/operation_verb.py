@@ -282,7 +282,7 @@ def _print_document(document: dict[str, Any], listing: FileListing | None) -> No
 
 
 def _example(record: AnyOperation) -> str:
-    words = [record.name, "s3://lake/sales/orders"]
+    words = [record.name, record.example_table]
     for field in flag_fields(record.options):
         if field.is_required or field.flag.example is not None:
             value = field.flag.example or (field.choices or (_settings(field)["metavar"],))[0]

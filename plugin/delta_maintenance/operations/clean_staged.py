@@ -98,6 +98,7 @@ RECORD = OperationRecord(
     },
     effects=Effects(deletes=True),
     requires=("clean-staged",),
+    example_table="uc://main.sales.orders",
     policy=PolicyPart(
         key="clean_staged",
         rule="delta_maintenance.operations.clean_log.staged_policy:CleanStagedRule",

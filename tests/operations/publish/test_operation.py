@@ -229,7 +229,7 @@ def test_a_table_that_was_made_again_is_left_alone() -> None:
 
 
 def test_a_table_without_a_catalog_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="give the name of the table in its catalog"):
+    with pytest.raises(InvalidRequestError, match="give the name of a catalog-managed table"):
         plan(ratified(1).builder.open())
 
 

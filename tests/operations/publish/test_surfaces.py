@@ -102,7 +102,16 @@ def test_an_address_says_that_the_name_is_needed(
     unity: UnityServer, options: dict[str, str], words: list[str], capsys: Any
 ) -> None:
     assert main(["publish", unity.tables["main.s.t"].location, *words]) == 2
-    assert "give the name of the table in its catalog" in capsys.readouterr().err
+    assert "give the name of a catalog-managed table" in capsys.readouterr().err
+
+
+def test_a_table_that_is_not_catalog_managed_has_no_commits_to_publish(
+    unity: UnityServer, words: list[str], capsys: Any
+) -> None:
+    unity.tables["main.s.t"].managed = False
+    assert main(["publish", _NAME, *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"({_NAME}): " in line and "give the name of a catalog-managed table" in line
 
 
 def test_without_the_right_to_write_nothing_is_read(

@@ -81,9 +81,7 @@ def plan(
     copies = [file.entry for file in staged if file.has_size_of_commit]
     rejected = [file.entry for file in staged if not file.has_size_of_commit]
     groups = (
-        group_of(
-            "staged-commits", copies, "they are published, and the catalog does not list them"
-        ),
+        group_of("staged-commits", copies, "their commits were reported more than a day ago"),
         group_of("rejected-commits", rejected, "other commits of their versions are published"),
     )
     return CleanStagedPlan(
@@ -225,4 +223,4 @@ def _reason(snapshot: Snapshot, staged: Sequence[_StagedFile]) -> str:
         )
     if not staged:
         return f"no staged file below the newest {MOST_UNREPORTED} published versions is old enough"
-    return "their versions are published and reported to the catalog"
+    return "their versions were published and reported to the catalog more than a day ago"

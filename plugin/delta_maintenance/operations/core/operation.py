@@ -169,6 +169,8 @@ class OperationRecord(Generic[O, P, R]):
     """None if the operation only runs on demand."""
     takes: Literal["snapshot", "table"] = "snapshot"
     """The first argument of `plan`; `table` for operations on tables that may not open."""
+    example_table: str = "s3://lake/sales/orders"
+    """The table of the example that `--help` shows."""
     takes_version: bool = False
     """Whether it accepts another version than the latest."""
     reuses_snapshot: bool = False

@@ -79,8 +79,8 @@ def plan_facts(plan: PublishPlan) -> Facts:
     return {
         "reason": plan.reason,
         "commits": Grid(
-            ("version", "size", "staged file"),
-            [(commit.version, size_text(commit.size), commit.file_name) for commit in plan.commits],
+            ("version", "staged file"),
+            [(commit.version, commit.file_name) for commit in plan.commits],
         ),
     }
 
@@ -118,6 +118,7 @@ RECORD = OperationRecord(
     },
     effects=Effects(adds_files=True),
     takes="table",
+    example_table="uc://main.sales.orders",
     policy=PolicyPart(
         key="publish",
         rule="delta_maintenance.operations.publish.policy:PublishRule",

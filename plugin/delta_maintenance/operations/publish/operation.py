@@ -125,8 +125,8 @@ def _managed_store(table: Table) -> ManagedStore:
     store = table.store
     if not isinstance(store, ManagedStore):
         raise InvalidRequestError(
-            "the commits of the table go through no catalog that was named",
+            "the address or the name of the table leads to no catalog that lists its commits",
             table=table.uri,
-            remedy="give the name of the table in its catalog, such as uc://CATALOG.SCHEMA.TABLE",
+            remedy="give the name of a catalog-managed table, such as uc://CATALOG.SCHEMA.TABLE",
         )
     return store
