@@ -9,7 +9,7 @@ from delta_maintenance.lazy import lazy_names
 __getattr__, __dir__ = lazy_names(
     __name__,
     catalog=(
-        "Aspect Catalog CatalogFailure CatalogListing CatalogTable ManagedCommit ManagedState "
+        "Aspect Catalog CatalogFailure CatalogListing CatalogTable RatifiedCommit ManagedState "
         "PartFilter PassedOver VendedCredentials catalog_error open_catalog"
     ),
     credentials="CredentialSource source_of",

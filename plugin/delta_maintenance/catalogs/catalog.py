@@ -112,7 +112,7 @@ class VendedCredentials:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManagedCommit:
+class RatifiedCommit:
     """A commit that the catalog ratified and that may not be published yet."""
 
     version: int
@@ -130,7 +130,7 @@ class ManagedState:
 
     table_id: str
     latest_version: int
-    commits: tuple[ManagedCommit, ...]
+    commits: tuple[RatifiedCommit, ...]
     """Ascending and contiguous, up to the latest version; empty if all commits are published."""
     allowed_maintenance: frozenset[str] = frozenset()
     """The maintenance that the catalog permits, as it names it; unknown values are left out."""

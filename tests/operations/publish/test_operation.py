@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from delta_maintenance.catalogs import ManagedCommit
+from delta_maintenance.catalogs import RatifiedCommit
 from delta_maintenance.clock import instant
 from delta_maintenance.errors import (
     BusyError,
@@ -128,7 +128,7 @@ def test_the_first_commit_of_a_table_has_none_before_it() -> None:
     name = f"{0:020}.00000000-0000-4000-8000-000000000000.json"
     managed.store.put(f"{STAGED}/{name}", data)
     managed.listed = [
-        ManagedCommit(version=0, file_name=name, size=len(data), modified_ms=1, timestamp_ms=1_000)
+        RatifiedCommit(version=0, file_name=name, size=len(data), modified_ms=1, timestamp_ms=1_000)
     ]
     assert publish(managed).reported_version == 0
 

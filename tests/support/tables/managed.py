@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from delta_maintenance.catalogs import ManagedCommit, ManagedState
+from delta_maintenance.catalogs import ManagedState, RatifiedCommit
 from delta_maintenance.storage import MemoryStore
 from delta_maintenance.storage.core import Store
 from delta_maintenance.table.read import Table
@@ -22,7 +22,7 @@ class Managed:
     def __init__(self, store: Store | None = None) -> None:
         self.store = store or MemoryStore()
         self.builder = TableBuilder(self.store)
-        self.listed: list[ManagedCommit] = []
+        self.listed: list[RatifiedCommit] = []
         self.latest = 0
         self.published = 0
         self.reports: list[int] = []
@@ -48,7 +48,7 @@ class Managed:
         loser = f"{version:020}.{version:08}-0000-4000-8000-0000000000ff.json"
         self.store.put(f"{STAGED}/{loser}", log_text([info(1), add("loser")]))
         self.listed.append(
-            ManagedCommit(
+            RatifiedCommit(
                 version=version,
                 file_name=name,
                 size=len(data),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from delta_maintenance.address import CatalogName
-from delta_maintenance.catalogs.catalog import CatalogTable, ManagedCommit, ManagedState
+from delta_maintenance.catalogs.catalog import CatalogTable, ManagedState, RatifiedCommit
 from delta_maintenance.catalogs.http.authorization import RequestRefused
 from delta_maintenance.catalogs.http.client import CatalogClient, entries, segment
 from delta_maintenance.errors import CatalogError, CatalogUnavailableError, shorten
@@ -159,7 +159,7 @@ def _load_state(table: CatalogTable, answer: Mapping[str, Any]) -> ManagedState:
 def _list_state(client: CatalogClient, table: CatalogTable) -> ManagedState:
     """Asks the interface before the Delta API, which may leave commits out of an answer."""
     latest: int | None = None
-    commits: dict[int, ManagedCommit] = {}
+    commits: dict[int, RatifiedCommit] = {}
     first_version = 0
     for _ in range(_MOST_PAGES):
         answer = client.send(
@@ -189,7 +189,7 @@ def _state(
     table: CatalogTable,
     table_id: str,
     latest: object,
-    commits: Iterable[ManagedCommit],
+    commits: Iterable[RatifiedCommit],
     *,
     allowed: frozenset[str] = frozenset(),
 ) -> ManagedState:
@@ -203,11 +203,11 @@ def _state(
     )
 
 
-def _versions(commits: Iterable[ManagedCommit]) -> Iterator[int]:
+def _versions(commits: Iterable[RatifiedCommit]) -> Iterator[int]:
     return (commit.version for commit in commits)
 
 
-def _commits(table: CatalogTable, answer: Mapping[str, Any], joint: str) -> list[ManagedCommit]:
+def _commits(table: CatalogTable, answer: Mapping[str, Any], joint: str) -> list[RatifiedCommit]:
     """Reads the commits of an answer, which must not leave any out; a missing list is empty."""
     commits = entries(answer, "commits")
     if len(commits) != len(answer.get("commits") or ()):
@@ -215,7 +215,7 @@ def _commits(table: CatalogTable, answer: Mapping[str, Any], joint: str) -> list
     return [_commit(table, entry, joint) for entry in commits]
 
 
-def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> ManagedCommit:
+def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> RatifiedCommit:
     """Reads one commit; `joint` joins the words in the names of fields."""
     name = entry.get(f"file{joint}name")
     numbers = [
@@ -230,7 +230,7 @@ def _commit(table: CatalogTable, entry: Mapping[str, Any], joint: str) -> Manage
     if not all(isinstance(number, int) and 0 <= number < 2**63 for number in numbers):
         raise _contradiction(table, f"a commit in an unknown form (version {version})")
     version, timestamp, size, modified = (int(number or 0) for number in numbers)
-    return ManagedCommit(
+    return RatifiedCommit(
         version=version,
         file_name=staged[0],
         size=size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from delta_maintenance.catalogs.catalog import RatifiedCommit
 from delta_maintenance.lazy import lazy_names
 from delta_maintenance.operations.core.documents import Plan, Result
 from delta_maintenance.operations.core.facts import Facts, Grid, size_text
@@ -19,20 +20,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishOptions(Record):
     """Options of a publication; there are none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatifiedCommit(Record):
-    """A commit that the catalog lists, because nobody has reported it as published."""
-
-    version: int
-    file_name: str
-    """The name of its staged file."""
-    size: int
-    """Bytes."""
-    modified_ms: int
-    timestamp_ms: int
-    """The in-commit timestamp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

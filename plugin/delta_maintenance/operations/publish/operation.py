@@ -9,10 +9,9 @@ commits that the next run compares.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 
 from delta_maintenance.address import Access
-from delta_maintenance.catalogs.catalog import ManagedCommit
+from delta_maintenance.catalogs.catalog import RatifiedCommit
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
@@ -21,7 +20,6 @@ from delta_maintenance.operations.publish import (
     PublishOptions,
     PublishPlan,
     PublishResult,
-    RatifiedCommit,
 )
 from delta_maintenance.storage.core.base import Put
 from delta_maintenance.table.read.managed_log import ManagedStore
@@ -43,10 +41,9 @@ def plan(
     state = store.ask()
     if not state.commits:
         store.require_reported_commit(state.latest_version)
-    commits = tuple(RatifiedCommit(**asdict(commit)) for commit in state.commits)
     reason = (
-        f"{count_text(len(commits), 'commit')} not reported to the catalog as published"
-        if commits
+        f"{count_text(len(state.commits), 'commit')} not reported to the catalog as published"
+        if state.commits
         else "all commits are reported to the catalog as published"
     )
     return PublishPlan(
@@ -54,7 +51,7 @@ def plan(
         version=state.latest_version,
         planned_at=context.started,
         table_id=state.table_id,
-        commits=commits,
+        commits=state.commits,
         reason=reason,
     )
 
@@ -103,7 +100,7 @@ def apply(table: Table, plan: PublishPlan, context: RunContext | None = None) ->
 
 
 def _publish(store: ManagedStore, commit: RatifiedCommit) -> PublishedCommit:
-    put = store.publish(ManagedCommit(**asdict(commit)))
+    put = store.publish(commit)
     return PublishedCommit(
         version=commit.version,
         size=commit.size,

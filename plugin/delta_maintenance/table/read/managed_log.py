@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from delta_maintenance.catalogs.catalog import (
         Catalog,
         CatalogTable,
-        ManagedCommit,
         ManagedState,
+        RatifiedCommit,
     )
     from delta_maintenance.catalogs.reference import CatalogReference
 
@@ -89,7 +89,7 @@ class ManagedStore(WrappedStore):
         self.report_published = report
         self._lock = threading.Lock()
         self._state: ManagedState | None = None
-        self._unreadable: frozenset[ManagedCommit] = frozenset()
+        self._unreadable: frozenset[RatifiedCommit] = frozenset()
         """Ratified commits for which neither a staged nor a published file was found."""
         self._created: frozenset[str] = frozenset()
 
@@ -115,7 +115,7 @@ class ManagedStore(WrappedStore):
         state = self.state
         return ManagedStore(self._store, lambda: state, self.report_published)
 
-    def publish(self, commit: ManagedCommit) -> Put:
+    def publish(self, commit: RatifiedCommit) -> Put:
         """Publishes a ratified commit: puts the bytes of its staged file under its usual name, and
         reads them back. Three requests. Implements "Publishing".
 
@@ -147,7 +147,7 @@ class ManagedStore(WrappedStore):
                 )
             return put
 
-    def _require_published(self, commit: ManagedCommit) -> None:
+    def _require_published(self, commit: RatifiedCommit) -> None:
         """Raises unless the published commit is the ratified one, whose staged file is gone."""
         try:
             data = read_text(self._store, commit_path(commit.version), may_be_empty=True)
@@ -369,7 +369,7 @@ class ManagedStore(WrappedStore):
                 self._unreadable |= {commit}
             raise
 
-    def _ratified_commit(self, path: str) -> ManagedCommit | None:
+    def _ratified_commit(self, path: str) -> RatifiedCommit | None:
         """Returns the ratified commit at the path of a published one; None if there is none."""
         directory, _, name = path.rpartition("/")
         if directory != LOG_DIRECTORY:
@@ -448,17 +448,17 @@ class _CatalogEntry:
         return catalog, self._table
 
 
-def _staged_path(commit: ManagedCommit) -> str:
+def _staged_path(commit: RatifiedCommit) -> str:
     return f"{LOG_DIRECTORY}/{STAGED_COMMIT_DIRECTORY}/{commit.file_name}"
 
 
-def _status(commit: ManagedCommit) -> FileStatus:
+def _status(commit: RatifiedCommit) -> FileStatus:
     return FileStatus(
         path=commit_path(commit.version), size=commit.size, modified_ms=commit.modified_ms
     )
 
 
-def _require_ratified(commit: ManagedCommit, data: bytes) -> None:
+def _require_ratified(commit: RatifiedCommit, data: bytes) -> None:
     """Raises unless a file can be the commit, by its size and its in-commit timestamp.
 
     A file that was cut after a line, for example, would be a valid commit without some files.
@@ -478,11 +478,11 @@ def _require_ratified(commit: ManagedCommit, data: bytes) -> None:
     raise _no_ratified_error(commit, problem)
 
 
-def _size_problem(commit: ManagedCommit, size: int) -> str:
+def _size_problem(commit: RatifiedCommit, size: int) -> str:
     return f"it has {size} bytes instead of {commit.size}"
 
 
-def _no_ratified_error(commit: ManagedCommit, problem: str) -> CorruptTableError:
+def _no_ratified_error(commit: RatifiedCommit, problem: str) -> CorruptTableError:
     return CorruptTableError(
         f"the commit is not {commit.file_name} as the catalog states it: {problem}",
         version=commit.version,
