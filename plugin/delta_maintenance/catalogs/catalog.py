@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from delta_maintenance.address import Access, Address, CatalogKind, CatalogName
 from delta_maintenance.catalogs.settings import CatalogSettings
@@ -134,7 +134,6 @@ class ManagedState:
     """Ascending and contiguous, up to the latest version; empty if all commits are published."""
     allowed_maintenance: frozenset[str] = frozenset()
     """The maintenance that the catalog permits, as it names it; unknown values are left out."""
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 def checked_location(name: CatalogName, location: str) -> Address:

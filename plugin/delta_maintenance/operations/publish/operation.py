@@ -11,7 +11,6 @@ from __future__ import annotations
 from contextlib import suppress
 
 from delta_maintenance.address import Access
-from delta_maintenance.catalogs.catalog import RatifiedCommit
 from delta_maintenance.errors import CatalogError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
@@ -80,7 +79,14 @@ def apply(table: Table, plan: PublishPlan, context: RunContext | None = None) ->
     done: list[PublishedCommit] = []
     try:
         for commit in plan.commits:
-            done.append(_publish(store, commit))
+            put = store.publish(commit)
+            done.append(
+                PublishedCommit(
+                    version=commit.version,
+                    size=commit.size,
+                    status="published" if put is Put.DONE else "already-there",
+                )
+            )
             if context.progress is not None:
                 context.progress("commits", len(done), len(plan.commits))
     except DeltaMaintenanceError:
@@ -96,15 +102,6 @@ def apply(table: Table, plan: PublishPlan, context: RunContext | None = None) ->
         reported_version=done[-1].version,
         bytes_written=sum(commit.size for commit in published),
         notes=plan.notes,
-    )
-
-
-def _publish(store: ManagedStore, commit: RatifiedCommit) -> PublishedCommit:
-    put = store.publish(commit)
-    return PublishedCommit(
-        version=commit.version,
-        size=commit.size,
-        status="published" if put is Put.DONE else "already-there",
     )
 
 
