@@ -228,7 +228,17 @@ def _unsure(change: Change) -> Any:
     return 500, {"error": {"type": "CommitStateUnknownException", "message": "m"}}
 
 
-_FAULTS = (_down, _locked, _hurried, _dropped, _lost, _unsure)
+def _garbled(change: Change) -> Any:
+    change()
+    return 200, b"<html>"
+
+
+def _empty(change: Change) -> Any:
+    change()
+    return 200, {}
+
+
+_FAULTS = (_down, _locked, _hurried, _dropped, _lost, _unsure, _garbled, _empty)
 
 
 @pytest.mark.parametrize("fault", _FAULTS)

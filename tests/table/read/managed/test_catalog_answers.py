@@ -81,6 +81,7 @@ def refusal(part: str, status: int) -> Tamper:
 
 
 LOST = "but the log ends at version 2"
+LOSER = f"{3:020}.{3:08}-0000-4000-8000-0000000000ff.json"
 NEITHER = "neither staged nor published"
 NOT_LIKE_ONE = "does not answer like a catalog"
 LEADS_NOWHERE = "commits that do not lead to its latest version"
@@ -97,11 +98,17 @@ ANSWERS: Mapping[str, tuple[Tamper, int, str]] = {
     ),
     "no commits": (without(STATE, "commits"), CORRUPT, LOST),
     "a filtered list": (with_commits(lambda _: []), CORRUPT, LOST),
+    "commits that are null": (with_commits(lambda _: None), CORRUPT, LOST),
     "commits that are an object": (with_commits(lambda _: {"a": 1}), REFUSED, "an unknown form"),
     "commits that are texts": (with_commits(lambda _: ["a"]), REFUSED, "an unknown form"),
     "without the newest commit": (with_commits(lambda c: c[1:]), REFUSED, LEADS_NOWHERE),
     "without a commit between": (with_commits(lambda c: [c[0], c[2]]), REFUSED, LEADS_NOWHERE),
     "a commit twice": (with_commits(lambda c: [*c, c[0]]), REFUSED, LEADS_NOWHERE),
+    "two commits of a version": (
+        with_commits(lambda c: [{**c[0], "file-name": LOSER}, *c]),
+        REFUSED,
+        LEADS_NOWHERE,
+    ),
     "no latest version": (without(STATE, "latest-table-version"), REFUSED, "no latest version"),
     "a latest version that is text": (
         with_fields(STATE, latest_table_version="3"),
@@ -110,6 +117,16 @@ ANSWERS: Mapping[str, tuple[Tamper, int, str]] = {
     ),
     "a latest version that is true": (
         with_fields(STATE, latest_table_version=True),
+        REFUSED,
+        "no latest version",
+    ),
+    "a latest version that is null": (
+        with_fields(STATE, latest_table_version=None),
+        REFUSED,
+        "no latest version",
+    ),
+    "an endless latest version": (
+        with_fields(STATE, latest_table_version=2**63, commits=[]),
         REFUSED,
         "no latest version",
     ),
@@ -126,6 +143,13 @@ ANSWERS: Mapping[str, tuple[Tamper, int, str]] = {
     ),
     "no metadata": (without(STATE, "metadata"), REFUSED, "states no ID of the table"),
     "a path": (with_commit(file_name="../../x.json"), REFUSED, "file '../../x.json' as version 3"),
+    "a file of another version": (
+        with_commit(file_name=LOSER.replace("3.", "2.", 1)),
+        REFUSED,
+        "as version 3",
+    ),
+    "the file of a rejected commit": (with_commit(file_name=LOSER), CORRUPT, "bytes instead of"),
+    "a time that is text": (with_commit(timestamp="9"), REFUSED, "a commit in an unknown form"),
     "a size that is text": (with_commit(file_size="9"), REFUSED, "a commit in an unknown form"),
     "a size below 0": (with_commit(file_size=-1), REFUSED, "a commit in an unknown form"),
     "another size": (with_commit(file_size=9), CORRUPT, "bytes instead of 9"),
@@ -151,12 +175,14 @@ ANSWERS: Mapping[str, tuple[Tamper, int, str]] = {
         f"{status} for {part}": (refusal(part, status), REFUSED, words)
         for part in (ENTRY, CONFIG, STATE)
         for status, words in {
+            400: "refuses the request for",
             401: "rejects the credentials",
             403: "denies access to",
             404: "does not know",
             409: "cannot answer at present",
             429: "cannot answer at present",
             500: "cannot answer at present",
+            503: "cannot answer at present",
         }.items()
         # Servers before the Delta API answer so.
         if (part, status) != (CONFIG, 404)
