@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delta_maintenance.table.parallel import IdleWorkers, ParallelChain
+from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks, ParallelChain
 
 Source = Iterator[Generator[int, None, None]]
 
@@ -28,9 +28,10 @@ def chain(sources: Source, count: int, *, most: int = 3, idle: int = 1) -> Paral
     st.integers(1, 4),
     st.integers(0, 20),
     st.integers(0, 1),
+    st.sets(st.integers(1, 40)),
 )
 def test_items_keep_their_order_and_few_of_them_wait(
-    lengths: list[int], most: int, helped_from: int, idle: int
+    lengths: list[int], most: int, helped_from: int, idle: int, released: set[int]
 ) -> None:
     produced, consumed, opened = [0], 0, [0]
     busy = threading.Lock()
@@ -57,6 +58,8 @@ def test_items_keep_their_order_and_few_of_them_wait(
                 found[-1].append(item)
                 if consumed >= helped_from:
                     parallel.help()
+                if consumed in released:
+                    parallel.release()
                 # Those that wait, and the one that each thread is about to produce.
                 assert produced[0] - consumed <= most + 2
                 assert opened[0] <= 2
@@ -145,6 +148,35 @@ def test_the_other_thread_stops_when_enough_items_wait() -> None:
         assert enough.wait(120)
         assert not too_many.wait(0.1)
         assert list(stream) == list(range(1, 100))
+
+
+def test_a_released_worker_runs_another_task_and_helps_again() -> None:
+    items, produced = threading.Condition(), [0]
+
+    def numbers() -> Generator[int, None, None]:
+        for at in range(100):
+            with items:
+                produced[0] = at
+                items.notify_all()
+            yield at
+
+    idle_workers = IdleWorkers()
+    idle_workers.add()
+    parallel = ParallelChain(
+        iter([numbers()]), count=1, size=lambda _: 1, max_held=4, idle_workers=idle_workers
+    )
+    tasks = OverlappedTasks(idle_workers, release=parallel.release)
+    with closing(parallel), closing(tasks):
+        (stream,) = parallel
+        assert next(stream) == 0
+        parallel.help()
+        assert tasks.begin(threading.get_ident).result() != threading.get_ident()
+        last = next(item for item in stream if item == produced[0])
+        parallel.help()
+        with items:
+            assert items.wait_for(lambda: produced[0] == last + 4, 120)
+        assert list(stream) == list(range(last + 1, 100))
+    assert idle_workers.take() and not idle_workers.take()
 
 
 def test_streams_are_opened_one_at_a_time() -> None:

@@ -70,8 +70,12 @@ class OverlappedTasks:
     immediately in the calling thread.
     """
 
-    def __init__(self, idle_workers: IdleWorkers | None) -> None:
+    def __init__(
+        self, idle_workers: IdleWorkers | None, *, release: Callable[[], None] | None = None
+    ) -> None:
+        """`release` ends the work of a helper, whose worker is idle then."""
         self._idle_workers = idle_workers
+        self._release = release
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, task: Callable[[], T]) -> Future[T]:
@@ -79,6 +83,9 @@ class OverlappedTasks:
         idle worker, the task is complete on return.
         """
         future = self.begin_if_idle(task)
+        if future is None and self._release is not None:
+            self._release()
+            future = self.begin_if_idle(task)
         if future is None:
             future = Future()
             try:
@@ -94,9 +101,15 @@ class OverlappedTasks:
             return None
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1)
-        future = self._pool.submit(task)
-        future.add_done_callback(lambda _: idle_workers.add())
-        return future
+        return self._pool.submit(self._lent, task, idle_workers)
+
+    @staticmethod
+    def _lent(task: Callable[[], T], idle_workers: IdleWorkers) -> T:
+        try:
+            return task()
+        finally:
+            # Not in a callback of the future, which can run after a thread has its result.
+            idle_workers.add()
 
     def close(self) -> None:
         """Waits for the running task, and ends the thread."""
@@ -151,9 +164,9 @@ class ParallelChain(Generic[Item]):
         self._held = 0
         self._open: deque[_Stream[Item]] = deque()
         self._changed = Condition()
-        self._is_closed = False
+        self._is_closed = self._is_released = False
         self._overlapped = OverlappedTasks(idle_workers)
-        self._is_helped = False
+        self._helping: Future[None] | None = None
 
     def __iter__(self) -> Iterator[Iterator[Item]]:
         for _ in range(self._count):
@@ -161,8 +174,18 @@ class ParallelChain(Generic[Item]):
 
     def help(self) -> None:
         """Lets an idle worker produce items from now on, if there is one."""
-        if not self._is_helped:
-            self._is_helped = self._overlapped.begin_if_idle(self._produce_ahead) is not None
+        if self._helping is None:
+            self._helping = self._overlapped.begin_if_idle(self._produce_ahead)
+
+    def release(self) -> None:
+        """Ends the help after the next item, so that the worker is idle, until `help` is called."""
+        helping, self._helping = self._helping, None
+        if helping is not None:
+            with self._changed:
+                self._is_released = True
+                self._changed.notify_all()
+            helping.result()
+            self._is_released = False
 
     def close(self) -> None:
         """Ends the other thread after its item, and closes the streams."""
@@ -208,7 +231,8 @@ class ParallelChain(Generic[Item]):
             with self._changed:
                 stream = None
                 while stream is None:
-                    if self._is_closed or not (self._left or any(map(_goes_on, self._open))):
+                    is_ended = not (self._left or any(map(_goes_on, self._open)))
+                    if self._is_closed or self._is_released or is_ended:
                         return
                     if self._held < self._most:
                         stream = self._claim_stream()

@@ -21,6 +21,7 @@ from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import Bin, DataFileSpec, RewriteSpec, RewrittenBin
 from delta_maintenance.table.data.data_file_reader import SourceFile
 from delta_maintenance.table.data.rewrite import rewrite_bin
+from delta_maintenance.table.parallel import IdleWorkers
 from tests.support.rewrites.data_files import (
     ROW_ID,
     ROW_TRACKING,
@@ -168,10 +169,15 @@ def spec_of(*fields: dict[str, object], tracked: bool = False, **changes: Any) -
     )
 
 
-def rewritten(store: MemoryStore, sources: list[SourceFile], spec: RewriteSpec) -> RewrittenBin:
+def rewritten(
+    store: MemoryStore,
+    sources: list[SourceFile],
+    spec: RewriteSpec,
+    idle_workers: IdleWorkers | None = None,
+) -> RewrittenBin:
     work = Bin(number=0, sources=tuple(sources), reasons=(("small",),) * len(sources))
     names = ids()
-    return rewrite_bin(store, work, spec, new_id=lambda: next(names))
+    return rewrite_bin(store, work, spec, new_id=lambda: next(names), idle_workers=idle_workers)
 
 
 def stored(store: MemoryStore, done: RewrittenBin) -> pa.Table:

@@ -11,7 +11,7 @@ writer filters rows, and sums subtract those of deleted rows, so that neither re
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -264,16 +264,32 @@ def rows_of_sources(
     *,
     ahead_bytes: int,
     idle_workers: IdleWorkers | None,
-) -> ParallelChain[FileRows]:
+    prepare: Callable[[int, pa.RecordBatch], pa.RecordBatch] | None = None,
+) -> ParallelChain[tuple[FileRows, pa.RecordBatch]]:
     """Returns the rows of each source of the bin, one source after another; see `source_rows`.
 
-    An idle worker decodes up to `ahead_bytes` in advance, once it is asked for.
+    Beside them are the live rows, or what `prepare` returns for the number of the source and its
+    live rows; it is called in the thread that decodes. An idle worker decodes up to `ahead_bytes`
+    in advance, once it is asked for.
     """
+
+    def prepared(
+        number: int, data: bytes | None
+    ) -> Generator[tuple[FileRows, pa.RecordBatch], None, None]:
+        for file_rows in source_rows(reader, file_bin, number, data=data):
+            live = file_rows.live()
+            yield file_rows, live if prepare is None else prepare(number, live)
+
+    def size(item: tuple[FileRows, pa.RecordBatch]) -> int:
+        batch, live = item[0].batch, item[1]
+        # Without deleted rows, both share their memory.
+        return int(batch.nbytes + (live.nbytes if live.num_rows < batch.num_rows else 0))
+
     contents = enumerate(fetch_sources(store, reader, file_bin.sources))
     return ParallelChain(
-        (source_rows(reader, file_bin, number, data=data) for number, data in contents),
+        (prepared(number, data) for number, data in contents),
         count=len(file_bin.sources),
-        size=lambda file_rows: int(file_rows.batch.nbytes),
+        size=size,
         max_held=ahead_bytes,
         idle_workers=idle_workers,
     )

@@ -9,7 +9,7 @@ and the requirements for writers of "Delta Data Type to Parquet Type Mappings".
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -110,11 +110,13 @@ class DataFileWriter:
         *,
         statistics: StatisticsCollector | None = None,
         sorted_by: Sequence[str] | None = None,
+        release: Callable[[], None] | None = None,
     ) -> None:
         """If the name is already taken, the end of the block raises `FileExistsError`.
 
         `statistics` collects the statistics of several files. `sorted_by` is the path of a leaf in
-        whose order the rows are, with nulls first; the footer states it.
+        whose order the rows are, with nulls first; the footer states it. `release` makes a worker
+        idle that does less urgent work than encoding.
         """
         self._store = store
         self._name = name
@@ -131,7 +133,7 @@ class DataFileWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._dictionary_at: dict[str, int] = {}
-        self._overlapped = OverlappedTasks(idle_workers)
+        self._overlapped = OverlappedTasks(idle_workers, release=release)
         self._encoding: Future[None] | None = None
         self._groups = 0
         self._nan: dict[int, frozenset[int]] = {}
@@ -191,6 +193,11 @@ class DataFileWriter:
             if is_full or self._waiting_bytes >= self._spec.group_bytes:
                 self._write_group()
 
+    def end_group(self) -> None:
+        """Begins to encode all rows so far, without waiting for it as the end of the block does."""
+        if self._waiting or self._parquet is None:
+            self._write_group()
+
     def result(self) -> WrittenFile:
         """Returns the written file, after the end of the block.
 
@@ -227,8 +234,7 @@ class DataFileWriter:
         return size
 
     def _finish(self) -> None:
-        if self._waiting or self._parquet is None:
-            self._write_group()
+        self.end_group()
         self._wait()
         assert self._parquet is not None
         if self.has_early_days:

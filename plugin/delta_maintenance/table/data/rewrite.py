@@ -16,7 +16,7 @@ next one is filled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
@@ -194,12 +194,11 @@ class _Attempt:
                     open_file.close()
                 offset: int | None = None
                 rows = 0
-                for batch_rows in batches:
+                for batch_rows, live in batches:
                     self._digest.add(batch_rows.batch, batch_rows.gone())
-                    live = batch_rows.live()
                     if not live.num_rows:
                         continue
-                    writer = self._writer(open_file)
+                    writer = self._writer(open_file, sources.release)
                     offset = writer.rows if offset is None else offset
                     writer.write(live)
                     rows += live.num_rows
@@ -224,7 +223,7 @@ class _Attempt:
             idle_workers=self._idle_workers,
         )
 
-    def _writer(self, open_file: ExitStack) -> DataFileWriter:
+    def _writer(self, open_file: ExitStack, release: Callable[[], None]) -> DataFileWriter:
         """Returns the writer of the current file; begins a new file if there is none."""
         if not self._writers or self._writers[-1].is_closed:
             codec = self._spec.files.codec
@@ -232,7 +231,9 @@ class _Attempt:
                 self._partition, len(self._writers), self._new_id(), codec
             )
             self._names.append(name)
-            writer = DataFileWriter(self._store, name, self._spec.files, self._idle_workers)
+            writer = DataFileWriter(
+                self._store, name, self._spec.files, self._idle_workers, release=release
+            )
             self._writers.append(open_file.enter_context(writer))
         return self._writers[-1]
 

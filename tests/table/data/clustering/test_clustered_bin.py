@@ -6,7 +6,9 @@ import io
 import itertools
 import json
 import math
+import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import RewriteSpec
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.clustering.sorter import KEY, RangeFile
+from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
+from delta_maintenance.table.parallel import IdleWorkers
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
 from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
 
@@ -181,6 +185,64 @@ def test_a_text_without_an_upper_bound_is_named() -> None:
     done = rewritten(store, stored_sources(store, *tables), spec)
     assert done.clustered is not None
     assert (done.clustered.unbounded, done.clustered.is_clustered) == ("t", False)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 3000), min_size=1, max_size=6),
+    by=st.sampled_from([("x",), ("text",), ("x", "text"), ("y", "x", "text")]),
+    sort_bytes=st.sampled_from([1 << 12, 1 << 15, 1 << 24]),
+    files=st.integers(1, 4),
+    group_bytes=st.sampled_from([1 << 12, 1 << 16]),
+    idle=st.integers(1, 3),
+)
+@settings(max_examples=40)
+@pytest.mark.conformance("RW-20")
+def test_idle_workers_change_no_byte_of_the_new_files(
+    lengths: list[int],
+    by: tuple[str, ...],
+    sort_bytes: int,
+    files: int,
+    group_bytes: int,
+    idle: int,
+) -> None:
+    tables = [random_table(length, seed=seed) for seed, length in enumerate(lengths)]
+    spec = clustering_of(spec_of(*FIELDS), *by, curve="hilbert", sort_bytes=sort_bytes)
+    outcomes, contents = [], []
+    for workers in (None, IdleWorkers()):
+        store = MemoryStore(now_ms=lambda: 0)
+        sources = stored_sources(store, *tables)
+        target_bytes = max(1, sum(source.size for source in sources) // files)
+        group_spec = replace(spec.files, group_bytes=group_bytes)
+        if workers is not None:
+            workers.add(idle)
+        done = rewritten(
+            store, sources, replace(spec, files=group_spec, target_bytes=target_bytes), workers
+        )
+        outcomes.append(done)
+        contents.append([store.read(output.name) for output in done.outputs])
+    assert workers is not None
+    assert [workers.take() for _ in range(idle + 1)] == [True] * idle + [False]
+    assert outcomes[0] == outcomes[1]
+    assert contents[0] == contents[1]
+
+
+def test_two_threads_read_the_clustering_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for the other, so one thread alone would not read them."""
+    read, meet = DataFileReader.read, threading.Barrier(2, timeout=30)
+
+    def reading(self: DataFileReader, file: SourceFile, **options: Any) -> Iterator[FileRows]:
+        if self._layout.schema.names == ["x"] and file.path != "f0":
+            meet.wait()
+        yield from read(self, file, **options)
+
+    monkeypatch.setattr(DataFileReader, "read", reading)
+    store, idle_workers = MemoryStore(), IdleWorkers()
+    idle_workers.add()
+    tables = [random_table(100, seed=seed) for seed in range(3)]
+    spec = clustering_of(spec_of(*FIELDS), "x", curve="hilbert", sort_bytes=1)
+    # The helper with the rows may hold one batch, so it waits when the columns are read.
+    spec = replace(spec, files=replace(spec.files, group_bytes=1))
+    assert rewritten(store, stored_sources(store, *tables), spec, idle_workers).sums.rows == 300
 
 
 @given(st.lists(st.floats() | st.none(), min_size=1), st.booleans())

@@ -29,7 +29,6 @@ from delta_maintenance.table.data.bins import (
     RewrittenBin,
     RowsDigest,
     rows_of_sources,
-    source_rows,
 )
 from delta_maintenance.table.data.clustering.keys import Clustering, SourceBoxes
 from delta_maintenance.table.data.clustering.sorter import RowSorter, SortedRows
@@ -37,6 +36,9 @@ from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
 from delta_maintenance.table.data.read_back import require_same_rows
 from delta_maintenance.table.parallel import IdleWorkers
+
+_KEYS_AHEAD = 4 << 20
+"""The size in memory of the clustering columns that an idle worker decodes in advance."""
 
 
 class ClusteredRewrite(Protocol):
@@ -73,17 +75,25 @@ def clustered_bin(
     kind: DigestKind = "sums" if spec.proof == "rows" else "counts"
     digest = RowsDigest(layout.schema, dict(file_bin.partition_values), kind)
     reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
-    with RowSorter(
-        layout.schema, clustering, lambda: key_columns(store, file_bin, layout, clustering)
-    ) as sorter:
+
+    def sampled() -> Iterator[pa.RecordBatch]:
+        # Nothing is taken from the sources meanwhile, so their helper would soon have to wait.
+        sources.release()
+        yield from key_columns(store, file_bin, layout, clustering, idle_workers=idle_workers)
+
+    with RowSorter(layout.schema, clustering, sampled) as sorter:
         sources = rows_of_sources(
-            store, reader, file_bin, ahead_bytes=spec.files.group_bytes, idle_workers=idle_workers
+            store,
+            reader,
+            file_bin,
+            ahead_bytes=spec.files.group_bytes,
+            idle_workers=idle_workers,
+            prepare=sorter.keyed,
         )
         with closing(sources):
             for number, batches in enumerate(sources):
                 sources.help()
-                for batch_rows in batches:
-                    live = batch_rows.live()
+                for batch_rows, live in batches:
                     digest.add(batch_rows.batch, batch_rows.gone())
                     if live.num_rows:
                         sorter.add(number, live)
@@ -118,7 +128,12 @@ def clustered_bin(
 
 
 def key_columns(
-    store: Store, file_bin: Bin, layout: DataFileLayout, clustering: Clustering
+    store: Store,
+    file_bin: Bin,
+    layout: DataFileLayout,
+    clustering: Clustering,
+    *,
+    idle_workers: IdleWorkers | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Reads the clustering columns of all sources, with the columns of structs around them."""
     key_names = {path[0] for path in clustering.columns}
@@ -131,9 +146,13 @@ def key_columns(
         materializes_partitions=False,
     )
     reader = DataFileReader(store, narrow)
-    for number in range(len(file_bin.sources)):
-        for file_rows in source_rows(reader, file_bin, number):
-            yield file_rows.live()
+    sources = rows_of_sources(
+        store, reader, file_bin, ahead_bytes=_KEYS_AHEAD, idle_workers=idle_workers
+    )
+    with closing(sources):
+        for batches in sources:
+            sources.help()
+            yield from (live for _, live in batches)
 
 
 def written(
@@ -150,7 +169,7 @@ def written(
     assert spec.clustering is not None
     partition = dict(file_bin.partition_values)
     writers: list[DataFileWriter] = []
-    with ExitStack() as open_file:
+    with ExitStack() as last_file, ExitStack() as open_file:
         by_value: bool | None = None
         for piece in sorted_rows:
             rows = piece.rows
@@ -162,7 +181,11 @@ def written(
                     or writer.written >= spec.target_bytes * 3 // 2
                     or piece.by_value is not by_value
                 ):
-                    open_file.close()
+                    last_file.close()
+                    if writer is not None:
+                        # Its last rows are encoded while the next ones are sorted.
+                        writer.end_group()
+                        last_file.enter_context(open_file.pop_all())
                     by_value = piece.by_value
                     codec = spec.files.codec
                     name = spec.naming.name(partition, len(writers), new_id(), codec)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,7 +125,7 @@ class RangeFiles:
         rows = pa.concat_batches(self._held)
         self._held, self._held_bytes = [], 0
         ranges = np.searchsorted(self._cuts, keys_of(rows), side="right")
-        order = np.argsort(ranges, kind="stable")
+        order = order_of(ranges)
         rows = rows.take(pa.array(order))
         starts = np.searchsorted(ranges[order], np.arange(len(self.files) + 1))
         for number in np.flatnonzero(np.diff(starts)).tolist():
@@ -135,6 +137,16 @@ class RangeFiles:
         self.flush()
         for file in self.files:
             file.close()
+
+
+def order_of(keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Returns the positions of numbers, which are not negative, in ascending and stable order."""
+    order: npt.NDArray[np.int64] = np.arange(len(keys))
+    # NumPy sorts numbers of 16 bits by their digits, which takes a tenth of the time.
+    for low in range(0, int(keys.max(initial=0)).bit_length(), 16):
+        digits = (keys >> low).astype(np.uint16)
+        order = order[np.argsort(digits[order], kind="stable")]
+    return order
 
 
 def cuts_between(keys: Ranks, ranges: int) -> Ranks:
@@ -190,6 +202,7 @@ class RowSorter:
         self._splits = 0
         self._keys: CurveKeys | None = None
         """Set when the first rows are sorted."""
+        self._lock = Lock()
         self.sources = SourceBoxes()
         self.points: Ranks = np.zeros((0, len(clustering.columns)), np.uint64)
         """The ranks of a sample of all rows."""
@@ -210,16 +223,28 @@ class RowSorter:
         return {} if self._keys is None else self._keys.columns
 
     def add(self, source: int, rows: pa.RecordBatch) -> None:
-        """Adds rows of a source. String columns must not be dictionaries."""
+        """Adds rows of a source, also those of `keyed`. String columns must not be dictionaries."""
         self.rows += rows.num_rows
         if self._ranges is not None:
-            self._ranges.add(self._with_key(source, rows))
+            self._ranges.add(self.keyed(source, rows))
             return
         self._held.append((source, rows))
         self._held_bytes += rows.nbytes
         self._held_rows += rows.num_rows
         if self._held_bytes > self._clustering.sort_bytes:
             self._begin_ranges()
+
+    def keyed(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Appends the keys to rows of a source, if keys are known and the rows have none.
+
+        Thread-safe, so that the thread that reads the rows can do it before they are added.
+        """
+        if self._keys is None or not rows.num_rows or rows.num_columns == len(self._schema):
+            return rows
+        ranks, keys = self._keys.rank(self._clustering.key_columns(rows))
+        with self._lock:
+            self.sources.add(source, ranks)
+        return pa.RecordBatch.from_arrays([*rows.columns, pa.array(keys)], schema=self._schema)
 
     def read_sorted(self) -> Iterator[SortedRows]:
         """Yields all rows in order."""
@@ -231,7 +256,7 @@ class RowSorter:
         sample = self._learn(self._clustering.key_columns(rows) for _, rows in self._held)
         if sample is None:
             return
-        rows = [self._with_key(source, rows) for source, rows in self._held]
+        rows = [self.keyed(source, rows) for source, rows in self._held]
         self._held = []
         yield from self._in_memory(rows)
 
@@ -251,7 +276,7 @@ class RowSorter:
         self._ranges = self._range_files(cuts)
         held, self._held, self._held_bytes = self._held, [], 0
         for source, rows in held:
-            self._ranges.add(self._with_key(source, rows))
+            self._ranges.add(self.keyed(source, rows))
 
     def _range_files(self, cuts: Ranks) -> RangeFiles:
         assert self._folder is not None
@@ -307,7 +332,7 @@ class RowSorter:
             by = [(name, "ascending") for name in keyed]
             order = pc.sort_indices(pa.table(keyed), by)
         else:
-            order = pa.array(np.argsort(keys_of(rows), kind="stable"))
+            order = pa.array(order_of(keys_of(rows)))
         for at in range(0, rows.num_rows, _OUTPUT_ROWS):
             piece = rows.take(order.slice(at, _OUTPUT_ROWS))
             yield SortedRows(_without_key(piece), single and complete)
@@ -327,13 +352,6 @@ class RowSorter:
         self._keys = CurveKeys.learn(self._clustering, sample)
         self.points = self._keys.points(sample)
         return self._keys.rank(sample)[1]
-
-    def _with_key(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Appends the keys, and notes the ranks of the source."""
-        assert self._keys is not None
-        ranks, keys = self._keys.rank(self._clustering.key_columns(rows))
-        self.sources.add(source, ranks)
-        return pa.RecordBatch.from_arrays([*rows.columns, pa.array(keys)], schema=self._schema)
 
 
 def _without_key(rows: pa.RecordBatch) -> pa.RecordBatch:
