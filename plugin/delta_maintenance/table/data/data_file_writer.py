@@ -193,10 +193,11 @@ class DataFileWriter:
             if is_full or self._waiting_bytes >= self._spec.group_bytes:
                 self._write_group()
 
-    def end_group(self) -> None:
-        """Begins to encode all rows so far, without waiting for it as the end of the block does."""
-        if self._waiting or self._parquet is None:
-            self._write_group()
+    def wait(self) -> None:
+        """Waits until the current row group is encoded."""
+        encoding, self._encoding = self._encoding, None
+        if encoding is not None:
+            encoding.result()
 
     def result(self) -> WrittenFile:
         """Returns the written file, after the end of the block.
@@ -234,8 +235,9 @@ class DataFileWriter:
         return size
 
     def _finish(self) -> None:
-        self.end_group()
-        self._wait()
+        if self._waiting or self._parquet is None:
+            self._write_group()
+        self.wait()
         assert self._parquet is not None
         if self.has_early_days:
             self._parquet.add_key_value_metadata(_CALENDAR)
@@ -260,18 +262,12 @@ class DataFileWriter:
             self._parquet.is_open = False
         self._stack.__exit__(kind, error, traceback)
 
-    def _wait(self) -> None:
-        """Waits until the current row group is encoded."""
-        encoding, self._encoding = self._encoding, None
-        if encoding is not None:
-            encoding.result()
-
     def _write_group(self) -> None:
         if self._parquet is None:
             self._parquet = self._open()
         batches = self._waiting
         self._waiting, self._waiting_bytes, self._waiting_rows = [], 0, 0
-        self._wait()
+        self.wait()
         self.written = self._sink.tell()
         self._encoding = self._overlapped.begin(partial(self._encode, self._parquet, batches))
 

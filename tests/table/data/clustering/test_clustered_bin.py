@@ -20,13 +20,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delta_maintenance.errors import StorageError
+from delta_maintenance.errors import StorageError, VerificationError
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.statistics.ranks import can_be_ranked
 from delta_maintenance.storage import MemoryStore
-from delta_maintenance.table.data.bins import RewriteSpec
+from delta_maintenance.table.data.bins import RewriteSpec, RewrittenBin, RowsSum
+from delta_maintenance.table.data.clustering import clustered_bin
 from delta_maintenance.table.data.clustering.keys import Clustering
 from delta_maintenance.table.data.clustering.sorter import KEY, RangeFile
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
+from delta_maintenance.table.data.data_file_writer import DataFileWriter
+from delta_maintenance.table.data.read_back import stored_sums
 from delta_maintenance.table.parallel import IdleWorkers
 from tests.support.rewrites.data_files import ROW_ID, ROW_VERSION, field, parquet, put, source
 from tests.support.rewrites.typed_bins import bins, prepared, rewritten, spec_of, stored
@@ -196,7 +200,6 @@ def test_a_text_without_an_upper_bound_is_named() -> None:
     idle=st.integers(1, 3),
 )
 @settings(max_examples=40)
-@pytest.mark.conformance("RW-20")
 def test_idle_workers_change_no_byte_of_the_new_files(
     lengths: list[int],
     by: tuple[str, ...],
@@ -243,6 +246,73 @@ def test_two_threads_read_the_clustering_columns(monkeypatch: pytest.MonkeyPatch
     # The helper with the rows may hold one batch, so it waits when the columns are read.
     spec = replace(spec, files=replace(spec.files, group_bytes=1))
     assert rewritten(store, stored_sources(store, *tables), spec, idle_workers).sums.rows == 300
+
+
+def several_files(idle_workers: IdleWorkers) -> RewrittenBin:
+    store = MemoryStore()
+    sources = stored_sources(store, *[random_table(1000, seed=seed) for seed in range(4)])
+    spec = clustering_of(spec_of(*FIELDS), "x", "y", curve="hilbert")
+    spec = replace(spec, target_bytes=sum(source.size for source in sources) // 4)
+    done: RewrittenBin = rewritten(store, sources, spec, idle_workers)
+    return done
+
+
+def test_a_file_is_read_back_while_the_next_one_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, read, first = DataFileWriter.write, stored_sums, list[DataFileWriter]()
+    is_next_written = threading.Event()
+
+    def writing(self: DataFileWriter, rows: pa.RecordBatch) -> None:
+        first[:] = first or [self]
+        if self is not first[0]:
+            is_next_written.set()
+        write(self, rows)
+
+    def reading(*arguments: Any, **options: Any) -> RowsSum:
+        assert is_next_written.wait(30)
+        return read(*arguments, **options)
+
+    monkeypatch.setattr(DataFileWriter, "write", writing)
+    monkeypatch.setattr(clustered_bin, stored_sums.__name__, reading)
+    idle_workers = IdleWorkers()
+    idle_workers.add()
+    done = several_files(idle_workers)
+    assert len(done.outputs) == 4 and done.sums.rows == 4000
+
+
+@pytest.mark.conformance("RW-40")
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("idle", [0, 1])
+def test_other_rows_in_any_new_file_are_not_proved(
+    idle: int, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, files = stored_sums, list[str]()
+
+    def reading(*arguments: Any, **options: Any) -> RowsSum:
+        sums = read(*arguments, **options)
+        ((output,), _) = arguments[-2:]
+        files.append(output.name)
+        assert isinstance(sums, RowSums)
+        return replace(sums, first=sums.first ^ 1) if len(files) == number + 1 else sums
+
+    monkeypatch.setattr(clustered_bin, stored_sums.__name__, reading)
+    idle_workers = IdleWorkers()
+    idle_workers.add(idle)
+    with pytest.raises(VerificationError, match="not those that were read"):
+        several_files(idle_workers)
+    assert len(set(files)) == 4
+    assert [idle_workers.take() for _ in range(2)] == [bool(idle), False]
+
+
+def test_a_file_that_cannot_be_read_back_ends_the_bin(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reading(*_: Any, **__: Any) -> RowsSum:
+        raise StorageError("the store is away")
+
+    monkeypatch.setattr(clustered_bin, stored_sums.__name__, reading)
+    idle_workers = IdleWorkers()
+    idle_workers.add()
+    with pytest.raises(StorageError, match="away"):
+        several_files(idle_workers)
+    assert idle_workers.take()
 
 
 @given(st.lists(st.floats() | st.none(), min_size=1), st.booleans())

@@ -6,9 +6,11 @@ rows does not depend on their order. `sorter` bounds the memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +19,7 @@ import pyarrow as pa
 from delta_maintenance.clock import NewId, new_id
 from delta_maintenance.protocol.columns import booleans
 from delta_maintenance.protocol.data_files.layout import DataFileLayout
+from delta_maintenance.protocol.data_files.row_digest import RowSums
 from delta_maintenance.protocol.schema.types import StructType
 from delta_maintenance.protocol.statistics.ranks import ColumnRanks, Ranks, depth_of, file_bounds
 from delta_maintenance.protocol.statistics.ranks import Path as ColumnPath
@@ -28,14 +31,15 @@ from delta_maintenance.table.data.bins import (
     RewriteSpec,
     RewrittenBin,
     RowsDigest,
+    RowsSum,
     rows_of_sources,
 )
 from delta_maintenance.table.data.clustering.keys import Clustering, SourceBoxes
 from delta_maintenance.table.data.clustering.sorter import RowSorter, SortedRows
 from delta_maintenance.table.data.data_file_reader import DataFileReader
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
-from delta_maintenance.table.data.read_back import require_same_rows
-from delta_maintenance.table.parallel import IdleWorkers
+from delta_maintenance.table.data.read_back import require_sums, stored_sums
+from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 _KEYS_AHEAD = 4 << 20
 """The size in memory of the clustering columns that an idle worker decodes in advance."""
@@ -80,8 +84,10 @@ def clustered_bin(
         # Nothing is taken from the sources meanwhile, so their helper would soon have to wait.
         sources.release()
         yield from key_columns(store, file_bin, layout, clustering, idle_workers=idle_workers)
+        sources.help()
 
-    with RowSorter(layout.schema, clustering, sampled) as sorter:
+    proof = _Proof(store, file_bin, spec, kind, idle_workers)
+    with RowSorter(layout.schema, clustering, sampled) as sorter, closing(proof):
         sources = rows_of_sources(
             store,
             reader,
@@ -106,11 +112,11 @@ def clustered_bin(
             most_rows=-(-sorter.rows // max(1, round(size / spec.target_bytes))),
             new_id=new_id,
             idle_workers=idle_workers,
+            finish=proof.finish,
         )
+        sums = proof.total(writers[-1:])
+        require_sums(file_bin, sums, digest.total())
         outputs = tuple(writer.result() for writer in writers)
-        sums = require_same_rows(
-            store, file_bin, spec, outputs, writers, digest, idle_workers=idle_workers
-        )
         return RewrittenBin(
             bin=file_bin,
             outputs=outputs,
@@ -125,6 +131,55 @@ def clustered_bin(
                 group=new_id(),
             ),
         )
+
+
+class _Proof:
+    """Reads each new file back while the rows of the next one are sorted, if a worker is idle."""
+
+    def __init__(
+        self,
+        store: Store,
+        file_bin: Bin,
+        spec: RewriteSpec,
+        kind: DigestKind,
+        idle_workers: IdleWorkers | None,
+    ) -> None:
+        self._stored_sums = partial(
+            stored_sums, store, file_bin, spec, kind=kind, idle_workers=idle_workers
+        )
+        self._overlapped = OverlappedTasks(idle_workers)
+        self._reading: Future[RowsSum] | None = None
+        self._sums = RowSums()
+
+    def finish(self, file: ExitStack, writer: DataFileWriter) -> None:
+        """Begins to encode the last rows of a file, to close it and to read it back."""
+        self._wait()
+        # Its worker is idle then.
+        writer.wait()
+        self._reading = self._overlapped.begin(partial(self._read_back, file, writer))
+
+    def total(self, last: Sequence[DataFileWriter]) -> RowsSum:
+        """Returns the digest of the rows of all files. `last` are those after the finished ones."""
+        self._add(self._stored_sums([writer.result() for writer in last], last))
+        self._wait()
+        return self._sums
+
+    def close(self) -> None:
+        """Waits for a file that is read."""
+        self._overlapped.close()
+
+    def _read_back(self, file: ExitStack, writer: DataFileWriter) -> RowsSum:
+        file.close()
+        return self._stored_sums([writer.result()], [writer])
+
+    def _wait(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            self._add(reading.result())
+
+    def _add(self, sums: RowsSum) -> None:
+        assert isinstance(sums, RowSums)
+        self._sums += sums
 
 
 def key_columns(
@@ -164,12 +219,16 @@ def written(
     most_rows: int,
     new_id: NewId,
     idle_workers: IdleWorkers | None = None,
+    finish: Callable[[ExitStack, DataFileWriter], None] = lambda file, _: file.close(),
 ) -> list[DataFileWriter]:
-    """Writes rows in their order to files of at most this number of rows."""
+    """Writes rows in their order to files of at most this number of rows.
+
+    `finish` closes a file but the last one, or does so while the next one is written.
+    """
     assert spec.clustering is not None
     partition = dict(file_bin.partition_values)
     writers: list[DataFileWriter] = []
-    with ExitStack() as last_file, ExitStack() as open_file:
+    with ExitStack() as open_file:
         by_value: bool | None = None
         for piece in sorted_rows:
             rows = piece.rows
@@ -181,11 +240,8 @@ def written(
                     or writer.written >= spec.target_bytes * 3 // 2
                     or piece.by_value is not by_value
                 ):
-                    last_file.close()
                     if writer is not None:
-                        # Its last rows are encoded while the next ones are sorted.
-                        writer.end_group()
-                        last_file.enter_context(open_file.pop_all())
+                        finish(open_file.pop_all(), writer)
                     by_value = piece.by_value
                     codec = spec.files.codec
                     name = spec.naming.name(partition, len(writers), new_id(), codec)
