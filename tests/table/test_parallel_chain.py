@@ -165,11 +165,13 @@ def test_a_released_worker_runs_another_task_and_helps_again() -> None:
     parallel = ParallelChain(
         iter([numbers()]), count=1, size=lambda _: 1, max_held=4, idle_workers=idle_workers
     )
-    tasks = OverlappedTasks(idle_workers, release=parallel.release)
+    tasks = OverlappedTasks(idle_workers)
     with closing(parallel), closing(tasks):
         (stream,) = parallel
         assert next(stream) == 0
         parallel.help()
+        assert tasks.begin_if_idle(threading.get_ident) is None
+        parallel.release()
         assert tasks.begin(threading.get_ident).result() != threading.get_ident()
         last = next(item for item in stream if item == produced[0])
         parallel.help()

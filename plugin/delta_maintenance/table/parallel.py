@@ -70,12 +70,8 @@ class OverlappedTasks:
     immediately in the calling thread.
     """
 
-    def __init__(
-        self, idle_workers: IdleWorkers | None, *, release: Callable[[], None] | None = None
-    ) -> None:
-        """`release` ends the work of a helper, whose worker is idle then."""
+    def __init__(self, idle_workers: IdleWorkers | None) -> None:
         self._idle_workers = idle_workers
-        self._release = release
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, task: Callable[[], T]) -> Future[T]:
@@ -83,9 +79,6 @@ class OverlappedTasks:
         idle worker, the task is complete on return.
         """
         future = self.begin_if_idle(task)
-        if future is None and self._release is not None:
-            self._release()
-            future = self.begin_if_idle(task)
         if future is None:
             future = Future()
             try:

@@ -9,7 +9,7 @@ and the requirements for writers of "Delta Data Type to Parquet Type Mappings".
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -110,13 +110,11 @@ class DataFileWriter:
         *,
         statistics: StatisticsCollector | None = None,
         sorted_by: Sequence[str] | None = None,
-        release: Callable[[], None] | None = None,
     ) -> None:
         """If the name is already taken, the end of the block raises `FileExistsError`.
 
         `statistics` collects the statistics of several files. `sorted_by` is the path of a leaf in
-        whose order the rows are, with nulls first; the footer states it. `release` makes a worker
-        idle that does less urgent work than encoding.
+        whose order the rows are, with nulls first; the footer states it.
         """
         self._store = store
         self._name = name
@@ -133,7 +131,7 @@ class DataFileWriter:
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._dictionary_at: dict[str, int] = {}
-        self._overlapped = OverlappedTasks(idle_workers, release=release)
+        self._overlapped = OverlappedTasks(idle_workers)
         self._encoding: Future[None] | None = None
         self._groups = 0
         self._nan: dict[int, frozenset[int]] = {}

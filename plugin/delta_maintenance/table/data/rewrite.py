@@ -16,7 +16,7 @@ next one is filled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
@@ -198,7 +198,7 @@ class _Attempt:
                     self._digest.add(batch_rows.batch, batch_rows.gone())
                     if not live.num_rows:
                         continue
-                    writer = self._writer(open_file, sources.release)
+                    writer = self._writer(open_file)
                     offset = writer.rows if offset is None else offset
                     writer.write(live)
                     rows += live.num_rows
@@ -223,7 +223,7 @@ class _Attempt:
             idle_workers=self._idle_workers,
         )
 
-    def _writer(self, open_file: ExitStack, release: Callable[[], None]) -> DataFileWriter:
+    def _writer(self, open_file: ExitStack) -> DataFileWriter:
         """Returns the writer of the current file; begins a new file if there is none."""
         if not self._writers or self._writers[-1].is_closed:
             codec = self._spec.files.codec
@@ -231,9 +231,7 @@ class _Attempt:
                 self._partition, len(self._writers), self._new_id(), codec
             )
             self._names.append(name)
-            writer = DataFileWriter(
-                self._store, name, self._spec.files, self._idle_workers, release=release
-            )
+            writer = DataFileWriter(self._store, name, self._spec.files, self._idle_workers)
             self._writers.append(open_file.enter_context(writer))
         return self._writers[-1]
 
