@@ -307,12 +307,20 @@ def test_a_file_that_cannot_be_read_back_ends_the_bin(monkeypatch: pytest.Monkey
     def reading(*_: Any, **__: Any) -> RowsSum:
         raise StorageError("the store is away")
 
+    enter, writers = DataFileWriter.__enter__, list[DataFileWriter]()
+
+    def entering(self: DataFileWriter) -> DataFileWriter:
+        writers.append(self)
+        return enter(self)
+
+    monkeypatch.setattr(DataFileWriter, "__enter__", entering)
     monkeypatch.setattr(clustered_bin, stored_sums.__name__, reading)
     idle_workers = IdleWorkers()
     idle_workers.add()
     with pytest.raises(StorageError, match="away"):
         several_files(idle_workers)
     assert idle_workers.take()
+    assert len(writers) == 2 and all(writer.is_closed for writer in writers)
 
 
 @given(st.lists(st.floats() | st.none(), min_size=1), st.booleans())

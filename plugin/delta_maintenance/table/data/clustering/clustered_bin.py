@@ -156,7 +156,8 @@ class _Proof:
         self._wait()
         # Its worker is idle then.
         writer.wait()
-        self._reading = self._overlapped.begin(partial(self._read_back, file, writer))
+        read_back = partial(self._read_back, file.pop_all(), writer)
+        self._reading = self._overlapped.begin(read_back)
 
     def total(self, last: Sequence[DataFileWriter]) -> RowsSum:
         """Returns the digest of the rows of all files. `last` are those after the finished ones."""
@@ -241,7 +242,7 @@ def written(
                     or piece.by_value is not by_value
                 ):
                     if writer is not None:
-                        finish(open_file.pop_all(), writer)
+                        finish(open_file, writer)
                     by_value = piece.by_value
                     codec = spec.files.codec
                     name = spec.naming.name(partition, len(writers), new_id(), codec)
