@@ -4,7 +4,8 @@ The table has twelve columns: integers, floating point numbers, a decimal, a fla
 instant, and texts with 8, with 5,000 and with only different values. One commit adds all files. A
 few files are made up from a fixed seed; the others are hard links to them, so that a table of
 gigabytes is written in seconds. On request, deletion vectors delete a share of the rows of each
-file, columns are mapped by name, and rows are tracked.
+file, columns are mapped by name, rows are tracked, and the table has the eight columns of an
+independent check.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ _COLUMNS = {
     "note": "string",
     "price": "decimal(20,2)",
 }
+_INDEPENDENT = ("id", "ratio", "count", "flag", "at", "kind", "city", "note")
+_KINDS, _INDEPENDENT_KINDS = 8, 50
 
 
-def rows(number: int, count: int) -> pa.Table:
+def rows(number: int, count: int, kinds: int = _KINDS) -> pa.Table:
     """The rows of one of the different files."""
     chance = np.random.default_rng(number)
     numbers = chance.integers(0, 1 << 40, (2, count))
@@ -56,7 +59,7 @@ def rows(number: int, count: int) -> pa.Table:
             pa.timestamp("us", "UTC")
         ),
         "day": pa.array(chance.integers(19_000, 20_000, count).astype(np.int32)).cast(pa.date32()),
-        "kind": pa.array([f"kind {value}" for value in chance.integers(0, 8, count)]),
+        "kind": pa.array([f"kind {value}" for value in chance.integers(0, kinds, count)]),
         "city": pa.array([f"city {value}" for value in chance.integers(0, 5000, count)]),
         "note": pa.array([f"note {one} {other:x}" for one, other in numbers.T.tolist()]),
         "price": _decimals(chance.integers(0, 10**9, count)),
@@ -78,6 +81,8 @@ class Shape:
     tracked: bool = False
     floats: bool = True
     """Whether there are floating point numbers, of which footers by Arrow state no safe bounds."""
+    independent: bool = False
+    """Whether there are only the columns of the independent check, with 50 kinds."""
     small_files: int = 0
     """Further files of 20,000 rows among the others, of a table without deletion vectors."""
 
@@ -89,11 +94,14 @@ def generate(table: Path, shape: Shape) -> None:
     properties = {"mapped": mapped, "tracked": tracked}
     small_files = shape.small_files
     names = [name for name, kind in _COLUMNS.items() if shape.floats or kind != "double"]
+    kinds = _KINDS
+    if shape.independent:
+        names, kinds = [*_INDEPENDENT], _INDEPENDENT_KINDS
     log = table / "_delta_log"
     log.mkdir(parents=True)
     originals = [table / f"different-{number}.parquet" for number in range(different)]
     for number, file in enumerate(originals):
-        own = rows(number, rows_per_file).select(names)
+        own = rows(number, rows_per_file, kinds).select(names)
         own = _mapped(own) if mapped else own
         pq.write_table(own, file, compression="snappy", store_schema=False)
     vectors = _vectors(table, originals, rows_per_file, shape.deleted_percent)
@@ -263,6 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--mapped", type=int, default=0)
     parser.add_argument("--tracked", type=int, default=0)
     parser.add_argument("--floats", type=int, default=1)
+    parser.add_argument("--independent", type=int, default=0)
     parser.add_argument("--small-files", type=int, default=0)
     given = vars(parser.parse_args(arguments))
     generate(given.pop("table"), Shape(**given))

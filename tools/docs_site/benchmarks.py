@@ -18,7 +18,7 @@ BUSY_LOAD = 1.0
 
 BESIDE_DELTALAKE = (
     *("checkpoint", "open", "compact-log", "vacuum", "optimize-shipped", "optimize", "optimize-t1"),
-    *("optimize-t2", "optimize-t3", "optimize-mixed", "cluster"),
+    *("optimize-independent", "optimize-t2", "optimize-t3", "optimize-mixed", "cluster"),
 )
 """The figures with `deltalake` as the peer, which the plot shows."""
 
