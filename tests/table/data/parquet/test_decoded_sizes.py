@@ -14,9 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_maintenance.errors import RefusedError
-from delta_maintenance.table.data import row_batches
+from delta_maintenance.table.data import parquet_input, row_batches
 from delta_maintenance.table.data.parquet import decoded_sizes, pages
-from delta_maintenance.table.data.parquet.decoded_sizes import Leaf, LeafSizes, leaf_sizes
+from delta_maintenance.table.data.parquet.decoded_sizes import (
+    Leaf,
+    LeafSizes,
+    leaf_sizes,
+    rows_together,
+)
 from delta_maintenance.table.data.parquet.pages import delta_integers, pages_of, rows_of
 from delta_maintenance.table.data.parquet_input import ParquetInput
 
@@ -74,6 +79,20 @@ def test_no_rows_are_larger_than_their_bound(
         # Texts that share prefixes are held twice.
         copies = 1 + (encoding == "DELTA_BYTE_ARRAY")
         assert exact.within(1) <= copies * max(found) + 8
+
+
+@given(lengths=st.lists(st.integers(0, 900), min_size=1, max_size=60), room=st.integers(0, 60_000))
+@settings(max_examples=100)
+def test_rows_that_are_decoded_together_fit(lengths: list[int], room: int) -> None:
+    rows = pa.array(["x" * length for length in lengths])
+    data = written(rows, "PLAIN", data_page_size=64, write_batch_size=3)
+    with patch.object(decoded_sizes, "_SMALL", 0):
+        sizes = sizes_of(data, exact=True)
+    shape = {"rows": len(rows), "most_rows": 64, "likely": 1 << 30}
+    together = rows_together([sizes] * 2, **shape, max_bytes=room)
+    assert not together or 2 * (sizes.held + sizes.within(together)) <= room
+    # All rows are decoded together if they fit, and no fewer than half as many as could be.
+    assert together == 64 or 2 * (sizes.held + sizes.within(max(1, 2 * together))) > room
 
 
 @given(
@@ -174,3 +193,22 @@ def test_skewed_rows_are_divided_and_larger_ones_refused(
     monkeypatch.setattr(row_batches, "BATCH_BYTES", 1)
     with ParquetInput(data) as parquet, pytest.raises(RefusedError, match="a row of the data file"):
         list(parquet.batches(["c"]))
+
+
+@pytest.mark.conformance("RW-15")
+def test_long_texts_of_a_dictionary_are_expanded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.array(["x" * 3000, *map(str, range(900)), *["y" * 5000] * 100])
+    data = written(rows, None)
+    expanded: list[int] = []
+
+    def expand(batch: pa.RecordBatch, columns: Any) -> pa.RecordBatch:
+        plain = row_batches.expand_texts(batch, columns)
+        expanded.append(plain.nbytes - 4 * plain.num_rows)
+        return plain
+
+    monkeypatch.setattr(row_batches, "BATCH_BYTES", 1 << 14)
+    monkeypatch.setattr(parquet_input, "expand_texts", expand)
+    with ParquetInput(data) as parquet:
+        batches = list(parquet.batches(["c"]))
+    assert pa.Table.from_batches(batches)["c"].combine_chunks().equals(rows)
+    assert sum(expanded) >= 500_000 and max(expanded) <= 1 << 15

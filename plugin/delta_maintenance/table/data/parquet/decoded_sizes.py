@@ -11,11 +11,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from delta_maintenance.errors import RefusedError
@@ -52,8 +50,7 @@ _SMALL = 64 << 10
 """Adjacent pages with values of at most this size in bytes are regarded as one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A leaf column of a row group."""
 
     column: pq.ColumnSchema
@@ -70,17 +67,16 @@ class Leaf:
         return max(width, _DECIMAL) if self.column.logical_type.type == "DECIMAL" else width
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeafSizes:
+class LeafSizes(NamedTuple):
     """The sizes of the values of a leaf column, by page."""
 
-    first: npt.NDArray[np.int64]
+    first: array[int]
     """The number of the first row with a value in the page, which may have begun in another one."""
-    last: npt.NDArray[np.int64]
+    last: array[int]
     """The number of the last row with a value in the page, which may go on in the next one."""
-    total: npt.NDArray[np.float64]
+    total: array[float]
     """The maximum size of the values in bytes."""
-    most: npt.NDArray[np.float64]
+    most: array[float]
     """The maximum size of the values of one row in bytes."""
     expected: float
     """The likely size of all values in bytes."""
@@ -104,20 +100,19 @@ class LeafSizes:
 
     def _in_pages(self, rows: int) -> float:
         """The maximum size of as many rows in the pages that can have their values."""
-        sizes = np.minimum(self.total, self.most * rows)
+        sizes = np.minimum(self.total, np.multiply(self.most, rows))
         sums = np.concatenate(([0.0], np.cumsum(sizes)))
         # The rows begin at the latest with the last row of a page.
-        after = np.searchsorted(self.first, self.last + rows, side="left")
+        after = np.searchsorted(self.first, np.add(self.last, rows), side="left")
         return float((sums[after] - sums[:-1]).max())
 
     def kept(self) -> LeafSizes:
         """Returns the sizes if rows keep the dictionary, to which all values refer."""
-        count = self.total / (self.entry + _OVERHEAD)
-        return replace(
-            self,
-            total=count * _OVERHEAD,
-            most=np.full(len(count), float(_OVERHEAD)),
-            expected=float(count.sum()) * _OVERHEAD,
+        share = _OVERHEAD / (self.entry + _OVERHEAD)
+        return self._replace(
+            total=array("d", [size * share for size in self.total]),
+            most=array("d", [_OVERHEAD]) * len(self.total),
+            expected=sum(self.total) * share,
             held=self.held + 2 * self.dictionary,
             is_rough=False,
         )
@@ -170,6 +165,8 @@ def rows_together(
     remaining = max_bytes - sum(leaf.held for leaf in sizes)
     expected = sum(leaf.expected for leaf in sizes) / max(rows, 1)
     count = max(1, min(most_rows, int(likely / max(expected, 1))))
+    if sum(sum(leaf.total) for leaf in sizes) <= remaining:
+        return count
     while count and sum(leaf.within(count) for leaf in sizes) > remaining:
         count //= 2
     return count
@@ -235,12 +232,12 @@ class _Sums:
         return len(self._total) > 0
 
     def result(self) -> LeafSizes:
-        total, largest = np.array(self._total), np.array(self._most)
-        first_rows, last_rows = np.array(self._first, np.int64), np.array(self._last, np.int64)
+        total, largest = self._total, self._most
+        first_rows, last_rows = self._first, self._last
         if not self._rows_known:
             # All values could belong to one row.
-            first_rows, total = first_rows[:1] * 0, np.array([total.sum()])[: len(total)]
-            largest, last_rows = total, first_rows
+            total = largest = array("d", [sum(total)][: len(total)])
+            first_rows = last_rows = array("q", [0] * len(total))
         return LeafSizes(
             first=first_rows,
             last=last_rows,

@@ -150,6 +150,11 @@ class _FooterCheck:
     def __init__(self, data: bytes, schema: pq.ParquetSchema) -> None:
         self._data = data
         self._leaves = [schema.column(leaf) for leaf in range(len(schema))]
+        self._types = [leaf.physical_type for leaf in self._leaves]
+        self._widths = [
+            _WIDTHS.get(kind, leaf.length)
+            for kind, leaf in zip(self._types, self._leaves, strict=True)
+        ]
         self._leaf = 0
         self._of_file: _Readers = {4: self._row_groups}
         self._of_row_group: _Readers = {1: self._columns}
@@ -201,13 +206,9 @@ class _FooterCheck:
         is_known = kind == STRUCT and self._leaf < len(self._leaves)
         return self._fields(at, self._of_column_metadata) if is_known else None
 
-    @property
-    def _column_schema(self) -> pq.ColumnSchema:
-        return self._leaves[self._leaf]
-
     def _type(self, kind: int, at: int) -> int | None:
         number, after = zigzag(self._data, at)
-        if not 0 <= number < len(_TYPES) or _TYPES[number] != self._column_schema.physical_type:
+        if not 0 <= number < len(_TYPES) or _TYPES[number] != self._types[self._leaf]:
             raise pa.ArrowInvalid("a column of the file has another type than in the schema")
         return after
 
@@ -228,9 +229,7 @@ class _FooterCheck:
         """Checks that a minimum or maximum is complete, if it has at least so many bytes."""
         if kind == BINARY:
             length, _ = varint(self._data, at)
-            column = self._column_schema
-            width = _WIDTHS.get(column.physical_type, column.length)
-            if minimum <= length < width:
+            if minimum <= length < self._widths[self._leaf]:
                 raise pa.ArrowInvalid("a column of the file has truncated statistics")
         return None
 
@@ -238,15 +237,15 @@ class _FooterCheck:
         return self._fields(at, self._of_size_statistics) if kind == STRUCT else None
 
     def _unencoded_bytes(self, kind: int, at: int) -> int | None:
-        if self._column_schema.physical_type != "BYTE_ARRAY":
+        if self._types[self._leaf] != "BYTE_ARRAY":
             raise pa.ArrowInvalid("a column of the file has the size statistics of texts")
         return None
 
     def _repetition_levels(self, kind: int, at: int) -> int | None:
-        return self._levels(kind, at, self._column_schema.max_repetition_level)
+        return self._levels(kind, at, self._leaves[self._leaf].max_repetition_level)
 
     def _definition_levels(self, kind: int, at: int) -> int | None:
-        return self._levels(kind, at, self._column_schema.max_definition_level)
+        return self._levels(kind, at, self._leaves[self._leaf].max_definition_level)
 
     def _levels(self, kind: int, at: int, max_level: int) -> int | None:
         """Checks that a histogram has an entry for every level, or none."""
@@ -282,6 +281,8 @@ class _FooterCheck:
                 while data[at] > 127:
                     at += 1
                 at += 1
+            elif kind == BINARY and data[at] < 128:
+                at += data[at] + 1
             else:
                 at = skip(data, at, kind)
         return at + 1

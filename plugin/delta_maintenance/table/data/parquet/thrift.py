@@ -89,7 +89,11 @@ def varint(data: ByteSequence, at: int) -> tuple[int, int]:
     """Reads an unsigned number. Returns it and the position after it; `IndexError` if the bytes end
     within it.
     """
-    value = shift = 0
+    value = data[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value, shift = value & 127, 7
     while True:
         byte = data[at]
         at += 1
@@ -183,6 +187,12 @@ def skip_elements(
     kind = BYTE if element in (TRUE, FALSE) else element
     if kind in _SIZES:
         return at + count * _SIZES[kind]
+    if I16 <= kind <= I64:  # as in `skip`, without a call for each
+        for _ in range(count):
+            while data[at] > 127:
+                at += 1
+            at += 1
+        return at
     for _ in range(count):
         at = skip(data, at, kind, depth)
     return at
