@@ -186,7 +186,7 @@ class _Boolean(_Level):
 class _Text(_Level):
     """Texts and binary values: their bytes and their lengths."""
 
-    _dictionary: tuple[pa.Array, pa.Array, npt.NDArray[np.int32]] | None = None
+    _dictionary: tuple[pa.Array, pa.Array, npt.NDArray[np.int32], int] | None = None
 
     def add_present(self, values: pa.Array) -> None:
         if pa.types.is_dictionary(values.type):
@@ -202,12 +202,12 @@ class _Text(_Level):
         prepared = self._dictionary
         if prepared is None or not prepared[0].equals(values.dictionary):
             short, lengths = _shorten_entries(values.dictionary)
-            prepared = self._dictionary = values.dictionary, short, lengths
-        _, short, lengths = prepared
+            longest = int(pc.max(pc.binary_length(short)).as_py() or 0)
+            rows = max(1, _PIECE // max(1, longest))
+            prepared = self._dictionary = values.dictionary, short, lengths, rows
+        _, short, lengths, rows = prepared
         indices = values.indices
         self._lengths.update(lengths.take(numbers_of(indices)).data)
-        longest = int(pc.max(pc.binary_length(short)).as_py() or 0)
-        rows = max(1, _PIECE // max(1, longest))
         for at in range(0, len(indices), rows):
             piece = short.take(indices.slice(at, rows))
             ends = _offsets(piece)

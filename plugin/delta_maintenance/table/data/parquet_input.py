@@ -41,6 +41,7 @@ from delta_maintenance.table.data.parquet.pages import PLAIN, PageBytes
 from delta_maintenance.table.data.row_batches import (
     expand_texts,
     halves,
+    most_expanded,
     only,
     require_column_ids,
     require_microseconds,
@@ -348,8 +349,9 @@ class ParquetInput:
                 for at, field in enumerate(batch.schema)
                 if pa.types.is_dictionary(field.type) and field.name not in self.dictionaries
             ]
-            if not at_dictionaries:
-                yield from halves(batch)
+            if most_expanded(batch, at_dictionaries) <= row_batches.BATCH_BYTES:
+                # Without dictionaries too, and where the texts could be long but are not.
+                yield from halves(expand_texts(batch, at_dictionaries))
                 return
             size = sum(text_sizes(batch.column(at)) for at in at_dictionaries)
             ends = np.cumsum(size)
@@ -376,7 +378,8 @@ class ParquetInput:
                 column = batch.column(at)
                 dictionary = self._last.get(field.name)
                 if dictionary is None or not column.dictionary.equals(dictionary):
-                    dictionary = self._last[field.name] = column.dictionary
+                    self._last[field.name] = column.dictionary
+                    continue
                 column = pa.DictionaryArray.from_arrays(column.indices, dictionary, safe=False)
                 batch = batch.set_column(at, field, column)
         return batch

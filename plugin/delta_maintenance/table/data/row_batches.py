@@ -89,6 +89,14 @@ def text_sizes(values: pa.DictionaryArray) -> npt.NDArray[np.int64]:
     return sizes[positions] if len(sizes) else np.zeros(len(values), np.int64)
 
 
+def most_expanded(batch: pa.RecordBatch, columns: Collection[int]) -> int:
+    """Returns the maximum size in bytes of the texts in these columns, which have dictionaries."""
+    longest = sum(
+        pc.max(pc.binary_length(batch.column(at).dictionary)).as_py() or 0 for at in columns
+    )
+    return int(batch.num_rows * longest)
+
+
 def expand_texts(batch: pa.RecordBatch, columns: Collection[int]) -> pa.RecordBatch:
     """Replaces the dictionaries of these columns by their values."""
     for at in columns:
