@@ -17,6 +17,7 @@ from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data import data_file_writer, read_back
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileWriter
+from delta_maintenance.table.data.parquet_input import ParquetInput
 from tests.table.data.test_rewrite_proof import free, run
 
 Patch = pytest.MonkeyPatch
@@ -145,3 +146,29 @@ def test_a_bin_that_fails_waits_for_its_other_thread(step: str, monkeypatch: Pat
     with pytest.raises(StorageError, match="away"):
         run(idle_workers=free(1))
     assert ends == ["other thread"]
+
+
+@pytest.mark.parametrize(
+    ("proof", "idle", "whole", "inputs"),
+    [("rows", 0, 1, 1), ("rows", 1, 1, 2), ("counts", 0, 0, 1)],
+)
+def test_a_small_new_file_is_read_back_in_one_request(
+    proof: str, idle: int, whole: int, inputs: int, monkeypatch: Patch
+) -> None:
+    opened: list[Any] = []
+    read: list[str] = []
+
+    class CountingStore(MemoryStore):
+        def read_head(self, path: str, size: int) -> bytes:
+            read.append(path)
+            return super().read_head(path, size)
+
+    class CountingInput(ParquetInput):
+        def __init__(self, source: Any, **options: Any) -> None:
+            opened.append(source)
+            super().__init__(source, **options)
+
+    monkeypatch.setattr(read_back, "ParquetInput", CountingInput)
+    done = run(store=CountingStore(), deletes=False, proof=proof, idle_workers=free(idle))
+    assert read.count(done.outputs[0].name) == whole and len(opened) == inputs
+    assert all(isinstance(source, bytes) == bool(whole) for source in opened)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -141,7 +142,7 @@ CHANGE_TYPE = "_change_type"
 _VOID = PrimitiveType(name="void")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DataFileLayout:
     """The contents of the data files of one version of a table.
 
@@ -222,7 +223,7 @@ class DataFileLayout:
         """Whether rewritten rows keep their row IDs and commit versions."""
         return self.row_id_column is not None
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of a written data file: all columns nullable, with their IDs."""
         fields = [self._field(item) for item in self.columns.fields]

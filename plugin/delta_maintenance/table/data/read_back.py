@@ -23,7 +23,7 @@ from delta_maintenance.table.data.bins import (
     require_rows,
 )
 from delta_maintenance.table.data.data_file_writer import DataFileWriter, WrittenFile
-from delta_maintenance.table.data.parquet_input import ParquetInput
+from delta_maintenance.table.data.parquet_input import WHOLE_FILE, ParquetInput
 from delta_maintenance.table.parallel import IdleWorkers, OverlappedTasks
 
 _Half: TypeAlias = Callable[[ParquetInput], None]
@@ -46,7 +46,15 @@ def read_back(
     its number of rows or its schema is wrong.
     """
     try:
-        with ParquetInput(store.open(written.name), dictionaries=dictionaries) as parquet:
+        # A small file is read in one request, unless its footer is enough.
+        is_read_whole = written.size <= WHOLE_FILE and digest.kind != "counts"
+        data = store.read_head(written.name, written.size) if is_read_whole else None
+
+        def opened() -> ParquetInput:
+            source = store.open(written.name) if data is None else data
+            return ParquetInput(source, dictionaries=dictionaries)
+
+        with opened() as parquet:
             if parquet.rows != written.rows:
                 raise VerificationError(
                     f"the new data file has {parquet.rows} rows instead of {written.rows}",
@@ -64,13 +72,16 @@ def read_back(
                 ahead, second = _halves(parquet, names, digest)
 
                 def second_half() -> None:
-                    with ParquetInput(store.open(written.name), dictionaries=dictionaries) as again:
+                    with opened() as again:
                         second(again)
 
                 with closing(OverlappedTasks(idle_workers)) as overlapped:
-                    task = overlapped.begin(second_half)
+                    task = overlapped.begin_if_idle(second_half)
                     ahead(parquet)
-                    task.result()
+                    if task is None:
+                        second(parquet)
+                    else:
+                        task.result()
     except (pa.ArrowException, OSError, CorruptTableError) as error:
         problem = " ".join(str(error).split())[:300]
         raise VerificationError(
