@@ -429,7 +429,11 @@ def _fields(
         else:  # the usual form, without the call
             number, kind, at = number + (head >> 4), head & 15, at + 1
         if I16 <= kind <= I64:
-            fields[number], at = zigzag(data, at)
+            value = data[at]
+            if value < 128:
+                fields[number], at = (value >> 1) ^ -(value & 1), at + 1
+            else:
+                fields[number], at = zigzag(data, at)
         elif TRUE <= kind <= FALSE:
             fields[number] = kind == TRUE
         elif kind == STRUCT and inner_headers:

@@ -156,7 +156,9 @@ def skip(data: ByteSequence, at: int, kind: int, depth: int = _MOST_DEPTH) -> in
                 while data[at] > 127:
                     at += 1
                 at += 1
-            else:
+            elif kind == BINARY and data[at] < 128:
+                at += data[at] + 1
+            elif not TRUE <= kind <= FALSE:
                 at = skip(data, at, kind, depth - 1)
         return at + 1
     if kind in (LIST, SET):
