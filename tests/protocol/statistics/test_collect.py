@@ -56,6 +56,14 @@ def test_bounds_of_texts_are_short_and_safe(text: str) -> None:
         assert len(greatest.encode("utf-16-le")) // 2 <= 66
 
 
+def test_a_column_has_bounds_whatever_its_name_and_the_bounds_of_others() -> None:
+    table = pa.table({"nullCounts": [3, 1], "b": [math.nan, 2.0]})
+    assert collected(table, "nullCounts")["maxValues"] == {"nullCounts": 3}
+    found = collected(table)
+    assert found["minValues"] == {"nullCounts": 1, "b": 2} and "maxValues" not in found
+    assert found["nullCount"] == {"nullCounts": 0, "b": 0}
+
+
 @pytest.mark.conformance("STAT-03")
 @pytest.mark.parametrize(
     ("text", "greatest"),

@@ -181,7 +181,7 @@ def render_statistics(
     """
     lost: set[Path] = set()
     pieces = [
-        _row_texts(parsed.slice(at, _SLICE_ROWS), statistics_type, lost)
+        _row_texts(merge_null_counts(parsed.slice(at, _SLICE_ROWS), lost), statistics_type, lost)
         for at in range(0, len(parsed), _SLICE_ROWS)
     ]
     return ConvertedStatistics(
@@ -189,6 +189,11 @@ def render_statistics(
         unreadable=none_unreadable(len(parsed)),
         lost=tuple(sorted(lost)),
     )
+
+
+def render_objects(rows: pa.StructArray) -> pa.StringArray:
+    """The JSON text of each row, whose members are bounds and structs of bounds."""
+    return _row_texts(rows, None, set())
 
 
 # With short slices Arrow reuses its memory, which accounts for most of the speed.
@@ -365,7 +370,7 @@ def _parsed_object(text: bytes | None) -> dict[str, Any] | None:
 def _row_texts(
     parsed: pa.StructArray, kind: pa.StructType | None, lost: set[Path]
 ) -> pa.StringArray:
-    texts = _object_text(merge_null_counts(parsed, lost), kind, (), lost)
+    texts = _object_text(parsed, kind, (), lost)
     return pa.nulls(len(parsed), pa.string()) if texts is None else texts
 
 

@@ -10,6 +10,7 @@ So a file states minima, or maxima, of all columns with values or of none.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.statistics.as_json import render_statistics
+from delta_maintenance.protocol.statistics.as_json import render_objects
 from delta_maintenance.protocol.statistics.columns import StatisticsColumns, StatisticsLeaf
 
 PREFIX = 32
@@ -130,26 +131,28 @@ class StatisticsCollector:
 
         With `all_bounds`, it has all bounds that are known, also if others cannot be stated.
         """
-        fields: list[tuple[str, pa.Array]] = [("numRecords", pa.array([self.rows], pa.int64()))]
-        for name, of in (("minValues", "least"), ("maxValues", "greatest")):
-            bounds = [
-                (leaf.path, leaf.bound(of))
-                for leaf in self._leaves
-                if leaf.leaf.bounded and leaf.nulls < self.rows
-            ]
-            stated = [(path, value) for path, value in bounds if value is not None]
-            if stated and (all_bounds or len(stated) == len(bounds)):
-                fields.append((name, _struct(stated)))
-        counts = [(leaf.path, pa.array([leaf.nulls], pa.int64())) for leaf in self._leaves]
+        texts = [f'{{"numRecords":{self.rows}']
+        bounds = [
+            (leaf.path, leaf.bounds())
+            for leaf in self._leaves
+            if leaf.leaf.bounded and leaf.nulls < self.rows
+        ]
+        for name, text in zip(
+            ("minValues", "maxValues"), _bounds_texts(bounds, all_bounds=all_bounds), strict=True
+        ):
+            texts += [] if text is None else [f'"{name}":{text}']
+        counts: dict[str, Any] = {}
+        for leaf in self._leaves:
+            parent = counts
+            for name in leaf.path[:-1]:
+                parent = parent.setdefault(name, {})
+            parent[leaf.path[-1]] = leaf.nulls
         if counts:
-            fields.append(("nullCount", _struct(counts)))
+            rendered = json.dumps(counts, ensure_ascii=False, separators=(",", ":"))
+            texts.append(f'"nullCount":{rendered}')
         if self._columns.tight_bounds:
-            fields.append(("tightBounds", pa.array([True])))
-        row = pa.StructArray.from_arrays(
-            [value for _, value in fields], names=[name for name, _ in fields]
-        )
-        text: str = render_statistics(row).values[0].as_py()
-        return text
+            texts.append('"tightBounds":true')
+        return ",".join(texts) + "}"
 
 
 def text_minimum(text: str) -> str:
@@ -280,10 +283,10 @@ class _Leaf:
             has_nan=self.has_nan,
         )
 
-    def bound(self, of: str) -> pa.Array | None:
-        """Returns the bound for the statistics, or None if it must be omitted."""
-        value = self.found.render(greatest=of == "greatest")
-        return None if value is None else bound_array([value], self.kind)
+    def bounds(self) -> pa.Array:
+        """Returns both bounds for the statistics, null for one that must be omitted."""
+        known = self.found
+        return bound_array([known.render(greatest=of) for of in (False, True)], known.kind)
 
 
 def bound_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -337,8 +340,27 @@ def _positions(schema: pa.Schema, path: Sequence[str]) -> tuple[int, ...] | None
     return tuple(positions)
 
 
+def _bounds_texts(
+    bounds: Sequence[tuple[tuple[str, ...], pa.Array]], *, all_bounds: bool
+) -> Sequence[str | None]:
+    """Returns the objects of all lower and of all upper bounds; None for one that must be omitted.
+
+    With `all_bounds`, an object may lack some.
+    """
+    if bounds and not any(pair.null_count for _, pair in bounds):
+        # Both at once, because each text costs many calls.
+        rendered: list[str] = render_objects(_struct(bounds)).to_pylist()
+        return rendered
+    texts: list[str | None] = []
+    for at in (0, 1):
+        stated = [(path, pair.slice(at, 1)) for path, pair in bounds if pair[at].is_valid]
+        is_stated = stated and (all_bounds or len(stated) == len(bounds))
+        texts.append(render_objects(_struct(stated))[0].as_py() if is_stated else None)
+    return texts
+
+
 def _struct(leaves: Sequence[tuple[tuple[str, ...], pa.Array]]) -> pa.StructArray:
-    """Returns one row of the leaves, nested by their paths."""
+    """Returns the rows of the leaves, nested by their paths."""
     groups: dict[str, list[tuple[tuple[str, ...], pa.Array]]] = {}
     for path, value in leaves:
         groups.setdefault(path[0], []).append((path[1:], value))
