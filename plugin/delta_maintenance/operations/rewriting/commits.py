@@ -26,12 +26,12 @@ from delta_maintenance.operations.rewriting.contract import Contract
 from delta_maintenance.operations.rewriting.pending import (
     Pending,
     bin_adds,
-    bin_removes,
     file_metrics,
+    removes_of_bins,
 )
 from delta_maintenance.operations.rewriting.sources import Followed, FollowedSources
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.commit.staged import staged_adds, staged_removes
+from delta_maintenance.protocol.commit.staged import staged_adds
 from delta_maintenance.table.commit.beside_writers import commit_beside_writers
 from delta_maintenance.table.commit.concurrent_commits import advance
 from delta_maintenance.table.commit.outcome import Landed
@@ -263,8 +263,7 @@ class RewriteCommits:
 
     def _stage(self, bins: Sequence[Pending]) -> Transaction:
         settings, contract = self._settings, self._contract
-        parts = [bin_removes(pending) for pending in bins] or [staged_removes([])]
-        removes = pa.concat_tables(parts)
+        removes = removes_of_bins(bins)
         adds = [
             add
             for pending in bins

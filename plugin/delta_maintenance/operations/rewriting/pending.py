@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.protocol.actions.deletion_vectors import DeletionVectorDescriptor
-from delta_maintenance.protocol.commit.staged import removes_of
+from delta_maintenance.protocol.commit.staged import removes_of, staged_removes
 from delta_maintenance.protocol.data_files.tags import output_tags, with_compaction_tags
 from delta_maintenance.protocol.statistics.clustering import ClusteringTags
 from delta_maintenance.table.data.bins import RewrittenBin
@@ -117,27 +117,36 @@ def bin_adds(
     return adds
 
 
-def bin_removes(pending: Pending) -> pa.Table:
-    """Returns the removes of a bin's sources, except for sources that other writers removed.
+def removes_of_bins(bins: Sequence[Pending]) -> pa.Table:
+    """Returns the removes of the sources of bins, except for sources that other writers removed.
 
     If the rows of a source are contiguous in a new file, the tags of its remove contain their
     position.
     """
-    result = pending.result
-    kept_rows = [row for row in range(pending.adds.num_rows) if row not in pending.removed]
-    removes = removes_of(pending.adds.take(pa.array(kept_rows, pa.int64())), data_change=False)
-    runs = {run.source: run for run in result.runs}
+    parts: list[pa.Table] = []
     targets: list[str | None] = []
-    offsets, physical = np.zeros(len(kept_rows), np.int64), np.zeros(len(kept_rows), np.int64)
-    for at, row in enumerate(kept_rows):
-        source, run = result.bin.sources[row], runs.get(row)
-        # If rows of the source were deleted since then, the position in the tags would be wrong.
-        described = run is not None and result.outputs and row not in pending.late
-        targets.append(result.paths[run.output] if described and run is not None else None)
-        if described and run is not None:
-            offsets[at] = run.offset
-            physical[at] = run.rows + source.deleted_rows
-    return with_compaction_tags(removes, pa.array(targets, pa.string()), offsets, physical)
+    offsets: list[int] = []
+    physical: list[int] = []
+    for pending in bins:
+        result, paths = pending.result, pending.result.paths
+        kept_rows = [row for row in range(pending.adds.num_rows) if row not in pending.removed]
+        parts.append(pending.adds.take(pa.array(kept_rows, pa.int64())))
+        runs = {run.source: run for run in result.runs}
+        for row in kept_rows:
+            # If rows of the source were deleted since then, the position would be wrong.
+            run = None if row in pending.late or not paths else runs.get(row)
+            targets.append(None if run is None else paths[run.output])
+            offsets.append(0 if run is None else run.offset)
+            physical.append(0 if run is None else run.rows + result.bin.sources[row].deleted_rows)
+    if not parts:
+        return staged_removes([])
+    adds = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+    return with_compaction_tags(
+        removes_of(adds, data_change=False),
+        pa.array(targets, pa.string()),
+        np.array(offsets, np.int64),
+        np.array(physical, np.int64),
+    )
 
 
 def file_metrics(adds: Sequence[Mapping[str, Any]], removes: pa.Table) -> dict[str, str]:
