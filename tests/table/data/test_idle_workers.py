@@ -149,11 +149,17 @@ def test_a_bin_that_fails_waits_for_its_other_thread(step: str, monkeypatch: Pat
 
 
 @pytest.mark.parametrize(
-    ("proof", "idle", "whole", "inputs"),
-    [("rows", 0, 1, 1), ("rows", 1, 1, 2), ("counts", 0, 0, 1)],
+    ("proof", "idle", "limit", "whole", "inputs"),
+    [
+        ("rows", 0, 8 << 20, 1, 1),
+        ("rows", 1, 8 << 20, 1, 2),
+        ("rows", 0, 100, 0, 1),
+        ("rows", 1, 100, 0, 2),
+        ("counts", 0, 8 << 20, 0, 1),
+    ],
 )
 def test_a_small_new_file_is_read_back_in_one_request(
-    proof: str, idle: int, whole: int, inputs: int, monkeypatch: Patch
+    proof: str, idle: int, limit: int, whole: int, inputs: int, monkeypatch: Patch
 ) -> None:
     opened: list[Any] = []
     read: list[str] = []
@@ -169,6 +175,8 @@ def test_a_small_new_file_is_read_back_in_one_request(
             super().__init__(source, **options)
 
     monkeypatch.setattr(read_back, "ParquetInput", CountingInput)
+    monkeypatch.setattr(read_back, "WHOLE_FILE", limit)
     done = run(store=CountingStore(), deletes=False, proof=proof, idle_workers=free(idle))
     assert read.count(done.outputs[0].name) == whole and len(opened) == inputs
     assert all(isinstance(source, bytes) == bool(whole) for source in opened)
+    assert done.sums.rows == 60

@@ -119,11 +119,13 @@ def _add_groups(
 
 
 def _add_columns(digest: OrderedDigest, names: Sequence[str], parquet: ParquetInput) -> None:
-    """Adds all values of some columns, one column after another: columns are stored so."""
+    """Adds all values of some columns, which a large file stores one after another."""
     columns = {column.name: column for column in digest.columns}
-    for name in names:
-        for batch in parquet.batches([name]):
-            columns[name].add(batch.column(0))
+    parts = [names] if parquet.size <= WHOLE_FILE else [[name] for name in names]
+    for part in parts:
+        for batch in parquet.batches(part):
+            for name, values in zip(part, batch.columns, strict=True):
+                columns[name].add(values)
 
 
 def require_same_rows(
