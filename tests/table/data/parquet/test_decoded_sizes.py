@@ -195,7 +195,7 @@ def test_skewed_rows_are_divided_and_larger_ones_refused(
         list(parquet.batches(["c"]))
 
 
-@pytest.mark.conformance("RW-15")
+@pytest.mark.conformance("RW-43")
 def test_long_texts_of_a_dictionary_are_expanded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pa.array(["x" * 3000, *map(str, range(900)), *["y" * 5000] * 100])
     data = written(rows, None)
