@@ -149,16 +149,28 @@ def test_a_pinned_access_refuses_writing_before_anything_is_sent(
     assert unity.vended() == ["READ"]
 
 
-def test_a_refusal_of_writing_names_both_rights(unity: UnityServer, on_s3: dict[str, str]) -> None:
+def test_a_refusal_of_writing_names_all_rights(unity: UnityServer, on_s3: dict[str, str]) -> None:
     unity.tables["main.s.t"].rights = frozenset(("READ",))
     store = _open(on_s3)
     assert store.stat("a") is None
     with pytest.raises(CatalogError) as caught:
         store.put_if_absent("a", b"x")
     text = str(caught.value)
-    assert "which need SELECT and MODIFY on the table" in text
+    assert "which need USE CATALOG, USE SCHEMA, SELECT and MODIFY (" in text
     assert text.count("uc://main.s.t") == 2
     assert caught.value.exit_status == 3 and not caught.value.retryable
+
+
+def test_keys_for_another_table_under_the_name_are_not_taken_for_missing_ones(
+    unity: UnityServer, on_s3: dict[str, str], s3_bucket: str
+) -> None:
+    unity.tables["main.s.t"].managed = True
+    store = _open(on_s3)
+    recreated = UnityTable(location=f"s3://{s3_bucket}/new", table_id="new", managed=True)
+    unity.add("main.s.t", recreated)
+    with pytest.raises(CatalogError, match="now states another location than") as caught:
+        store.put_if_absent("a", b"x")
+    assert "run again" in str(caught.value) and not caught.value.retryable
 
 
 def test_a_catalog_that_is_down_is_reported_as_such(

@@ -315,15 +315,13 @@ class CredentialSource:
         name, catalog = self._reference.name, self._catalog()
         if self._table is None:
             self._table = self._reference.table() or catalog.resolve(name)
-        if not self._reference.concerns(Address.parse(self._table.location)):
-            raise CatalogError(
-                f"the catalog now states another location than {self._root}",
-                table=str(name),
-                remedy="run again; a policy lists its tables anew",
-            )
+        self._require_location(self._table)
         offered = catalog.credentials(self._table, access)
         credentials = credentials_for(address, offered)
         if credentials is None:
+            if offered:
+                # They are vended by name, and another table can have the name meanwhile.
+                self._require_location(catalog.resolve(name))
             raise CatalogError(
                 f"the catalog vends no credentials for {address}",
                 table=str(name),
@@ -345,6 +343,14 @@ class CredentialSource:
             )
         self._held, self._held_since = offered, self._now()
         return credentials
+
+    def _require_location(self, table: CatalogTable) -> None:
+        if not self._reference.concerns(Address.parse(table.location)):
+            raise CatalogError(
+                f"the catalog now states another location than {self._root}",
+                table=str(self._reference.name),
+                remedy="run again; a policy lists its tables anew",
+            )
 
     def _serves(self, held: VendedCredentials, *, write: bool) -> bool:
         return not write or held.access is Access.READ_WRITE

@@ -112,12 +112,15 @@ def table_credentials(
                 raise
             denied = str(failure)
     # Raised outside the handler, so that the error has no `__context__`.
-    rights = "SELECT" if access is Access.READ else "SELECT and MODIFY"
+    # A server asks for the rights on the catalog and the schema in each request, and does not say
+    # which right is missing.
+    rights = "USE CATALOG, USE SCHEMA and SELECT"
+    if access is Access.READ_WRITE:
+        rights = "USE CATALOG, USE SCHEMA, SELECT and MODIFY"
     purpose = "reading" if access is Access.READ else "reading and writing"
     raise CatalogError(
-        f"{client.title} denies credentials for {purpose} {name}, which need {rights} on the table "
-        f"({denied})",
-        remedy=f"grant {rights}, and on Databricks EXTERNAL USE SCHEMA",
+        f"{client.title} denies credentials for {purpose} {name}, which need {rights} ({denied})",
+        remedy="grant those that are missing, and on Databricks EXTERNAL USE SCHEMA",
     )
 
 
