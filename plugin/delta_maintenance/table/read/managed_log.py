@@ -62,8 +62,8 @@ LOST_COMMIT = (
 )
 """The remedy for a commit that the catalog states and that is not published."""
 _NO_STAGED_FILE = (
-    "restore the commit from a backup or from the versions of the store; until then, open an older "
-    "version"
+    "restore the commit from a backup or from the versions of the store, unless the table is being "
+    "dropped; until then, open an older version"
 )
 _REPLACEABLE = frozenset(
     (LogFileKind.CLASSIC_CHECKPOINT, LogFileKind.UUID_CHECKPOINT, LogFileKind.LAST_CHECKPOINT)
