@@ -70,6 +70,22 @@ def test_appends_alone_read_no_file_action_of_the_base() -> None:
     assert not [each for each in store.requests if each.startswith("read")][4:]
 
 
+def test_a_base_that_loses_a_sidecar_after_the_plan_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = based()
+    base = newest(table)
+    table.commit([remove("f005"), add("new")])
+    opened = table.open()
+    snapshot, plan = opened.snapshot(), planned(table)
+    for sidecar in [*table.store.list_from(SIDECARS)]:
+        table.store.delete(sidecar.path)
+    result = checkpoint.apply(opened, plan, context=RunContext.at(NOW), snapshot=snapshot)
+    assert (result.status, result.incremental) == ("written", False)
+    skipped = [text for text in caplog.messages if "no longer exists" in text]
+    assert skipped and all(f"skipped _delta_log/{base}: " in text for text in skipped)
+
+
 def test_opening_asks_for_no_sidecar_and_files_for_each_once() -> None:
     store = CountingStore()
     table = based(store=store)

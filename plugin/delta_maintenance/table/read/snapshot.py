@@ -247,6 +247,8 @@ class Snapshot:
 
         Raises `error` if the log has no other base.
         """
+        if self.log.checkpoint is not None:
+            error.locate(file=self.log.checkpoint.files.entries[0].path)
         reopened = self._reopen(error)
         _logger.warning("%s: skipped %s: %s", table_text(self.table), error.file, error.problem)
         return reopened
