@@ -54,4 +54,4 @@ def test_the_deepest_point_of_a_file_is_the_depth_of_its_overlaps(
     low, high = np.sort(np.array(pairs, np.int64), axis=1).T
     (inside,) = ranks.files_at_points([low], [high], [np.arange(10)])
     deepest = [inside.sum(axis=1)[a : b + 1].max() for a, b in zip(low, high, strict=True)]
-    assert overlaps(low, high).depth.tolist() == deepest
+    assert overlaps(low, high, np.zeros(len(low), np.int64)).depth.tolist() == deepest

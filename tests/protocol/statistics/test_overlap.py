@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from delta_maintenance.protocol.statistics.bounds import Keys, sort_order
 from delta_maintenance.protocol.statistics.measures import histogram, overlap_elsewhere, overlaps
 
 RANGES = st.lists(
@@ -52,6 +53,24 @@ def test_the_histogram_has_a_bucket_for_each_small_depth_and_for_powers_of_two()
     assert found == {1: 2, 3: 1, 16: 1, 32: 2, 64: 1, 1024: 1}
 
 
+INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3) | st.integers(0, 1 << 40)
+DOUBLES = st.floats(allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0, -1.0])
+PARTITIONS = st.integers(0, 2) | st.integers(0, 1 << 40)
+
+
+@given(
+    st.lists(st.tuples(INTEGERS, PARTITIONS), max_size=20)
+    | st.lists(st.tuples(DOUBLES, PARTITIONS), max_size=20)
+)
+@example([(0.0, 0), (-0.0, 0)])
+def test_the_order_is_by_partition_then_by_key_and_is_stable(rows: list[tuple[float, int]]) -> None:
+    dtype = np.float64 if any(isinstance(key, float) for key, _ in rows) else np.int64
+    keys: Keys = np.array([key for key, _ in rows], dtype)
+    partition = np.array([part for _, part in rows], np.int64)
+    expected = sorted(range(len(rows)), key=lambda row: (rows[row][1], rows[row][0]))
+    assert sort_order(keys, partition).tolist() == expected
+
+
 def test_a_table_without_files_has_no_overlap() -> None:
     nothing = np.zeros(0, np.int64)
-    assert overlaps(nothing, nothing).depth.tolist() == [] and histogram(nothing) == {}
+    assert overlaps(nothing, nothing, nothing).depth.tolist() == [] and histogram(nothing) == {}

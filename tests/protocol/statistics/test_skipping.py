@@ -257,3 +257,10 @@ def test_order_keys_have_the_order_of_the_values(
     ascending = column.least.slice(1)
     [keys, reverse] = order_keys(ascending, ascending.take(pa.array(range(len(values))[::-1])))
     assert (np.diff(keys) > 0).all() and reverse.tolist() == keys.tolist()[::-1]
+
+
+def test_order_keys_of_repeated_texts_have_their_order() -> None:
+    texts = [b"long text %d" % (number * 7 % 5) for number in range(400)] + [b"", b"z"]
+    [keys] = order_keys(pa.array(texts, pa.binary()))
+    ranks = {text: rank for rank, text in enumerate(sorted(set(texts)), 1)}
+    assert keys.tolist() == [ranks[text] for text in texts]

@@ -159,12 +159,31 @@ def order_keys(*columns: pa.Array) -> list[Keys]:
     return list(np.split(ranks, ends))
 
 
-def by_number(partition: Numbers) -> Numbers:
-    """Returns the order of files by partition; those of one partition stay in their order."""
-    # Radix sort, which takes no more than a pass for each byte of short numbers.
-    small = partition.astype(np.uint16) if int(partition.max(initial=0)) < 1 << 16 else partition
-    file_order: Numbers = np.argsort(small, kind="stable")
-    return file_order
+def sort_order(keys: Keys, partition: Numbers) -> Numbers:
+    """Returns the order by partition, then by order key; equal ones stay in their order.
+
+    A radix sort: a pass for every two bytes in which the values differ, which is faster than
+    comparing them.
+    """
+    if keys.dtype.kind == "f":
+        # Positive doubles have the order of their bits, negative ones the reverse; -0 becomes 0.
+        bits = (keys + 0.0).view(np.int64)
+        keys = bits ^ ((bits >> 63) & np.int64(2**63 - 1))
+    values = keys.view(np.uint64) ^ np.uint64(1 << 63)
+    values -= values.min(initial=2**64 - 1)
+    width = int(values.max(initial=0)).bit_length()
+    words = [values, partition.astype(np.uint64)]
+    if width + int(partition.max(initial=0)).bit_length() <= 64:
+        values |= words.pop() << np.uint64(width)
+    file_order: Numbers | None = None
+    for word in words:
+        for shift in range(0, int(word.max(initial=0)).bit_length(), 16):
+            digits = (word >> np.uint64(shift)).astype(np.uint16)
+            if file_order is None:
+                file_order = np.argsort(digits, kind="stable")
+            else:
+                file_order = file_order[np.argsort(digits[file_order], kind="stable")]
+    return np.arange(len(keys)) if file_order is None else file_order
 
 
 _DIGITS_OF_64_BITS = 18
@@ -274,6 +293,11 @@ def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
 
 
 def _ranks(values: pa.Array) -> Numbers:
+    first_values = values.slice(0, len(values) // 16)
+    if 2 * len(pc.unique(first_values)) < len(first_values):
+        encoded = values.dictionary_encode()
+        ranks: Numbers = _ranks(encoded.dictionary)[encoded.indices.to_numpy()]
+        return ranks
     dense_ranks: Numbers = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64)
     return dense_ranks
 

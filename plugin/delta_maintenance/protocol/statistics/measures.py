@@ -33,8 +33,8 @@ from delta_maintenance.protocol.statistics.bounds import (
     Mask,
     Numbers,
     Path,
-    by_number,
     order_keys,
+    sort_order,
 )
 from delta_maintenance.protocol.statistics.ranks import files_at_points
 
@@ -50,15 +50,16 @@ class Overlap:
     depth: Numbers
 
 
-def overlaps(lowest: Keys, highest: Keys, partition: Numbers | None = None) -> Overlap:
+def overlaps(lowest: Keys, highest: Keys, partition: Numbers) -> Overlap:
     """Returns overlap and depth of each file, from the order keys of its bounds."""
     count = len(lowest)
     if not count:
         return Overlap(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    order = _sort_ends(lowest, np.maximum(lowest, highest))
-    if partition is not None and partition.any():
-        # A stable sort keeps the order in each partition.
-        order = order[by_number(np.concatenate([partition, partition])[order])]
+    # A range includes both of its ends: of equal ends, the lower ones come first.
+    order = sort_order(
+        np.concatenate([lowest, np.maximum(lowest, highest)]),
+        np.concatenate([partition, partition]),
+    )
     is_lower = order < count
     opened = np.cumsum(is_lower)
     closed_before = np.arange(2 * count) - opened + is_lower
@@ -87,20 +88,6 @@ def histogram(depth: Numbers) -> dict[int, int]:
     up = np.where(depth <= _EXACT, depth, 1 << np.ceil(np.log2(np.maximum(depth, 1))).astype(int))
     depths, counts = np.unique(up, return_counts=True)
     return dict(zip(depths.tolist(), counts.tolist(), strict=True))
-
-
-def _sort_ends(lowest: Keys, highest: Keys) -> Numbers:
-    """Sorts all ends. Where they are equal, the lower ends come first, because a range includes
-    both of its ends.
-    """
-    lower, upper = np.argsort(lowest), np.argsort(highest)
-    # Twice as fast as a stable sort of all ends.
-    lower_ends, upper_ends = lowest[lower], highest[upper]
-    end_order = np.empty(2 * len(lowest), np.int64)
-    at = np.arange(len(lowest))
-    end_order[at + np.searchsorted(upper_ends, lower_ends, side="left")] = lower
-    end_order[at + np.searchsorted(lower_ends, upper_ends, side="right")] = len(lowest) + upper
-    return end_order
 
 
 def _greatest_between(values: Numbers, start: Numbers, end: Numbers) -> Numbers:
@@ -257,13 +244,10 @@ class _Extent:
 def _rows_of_least(keys: Keys, partition: Numbers, partitions: int) -> Numbers:
     """Returns a row with the least key of each partition; -1 for a partition without rows."""
     least_rows = np.full(partitions, -1, np.int64)
-    if len(keys):
-        order = by_number(partition)
-        starts = np.flatnonzero(np.diff(partition[order], prepend=-1))
-        lowest = np.zeros(partitions, keys.dtype)
-        lowest[partition[order[starts]]] = np.minimum.reduceat(keys[order], starts)
-        rows = np.flatnonzero(keys == lowest[partition])
-        least_rows[partition[rows]] = rows
+    lowest = np.full(partitions, keys.max(initial=0), keys.dtype)
+    np.minimum.at(lowest, partition, keys)
+    rows = np.flatnonzero(keys == lowest[partition])
+    least_rows[partition[rows]] = rows
     return least_rows
 
 
