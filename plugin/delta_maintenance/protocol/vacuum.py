@@ -167,6 +167,8 @@ def reasons(paths: pa.Array, *, expired: pa.Array | None) -> npt.NDArray[np.uint
 def checksums_of(paths: pa.Array, owners: pa.Array) -> Mask:
     """Marks the Hadoop checksums whose files are among the owners."""
     is_checksum = to_bools(pc.match_substring_regex(paths, _CHECKSUM))
+    if not is_checksum.any():
+        return is_checksum
     rows = np.flatnonzero(is_checksum)
     files = checksum_owners(paths.filter(booleans(is_checksum)))
     is_checksum[rows] = to_bools(pc.is_in(files, value_set=owners))

@@ -136,7 +136,7 @@ class DeadFiles:
 
     def largest_folders(self) -> tuple[DeadFolder, ...]:
         """The folders with the most bytes to delete."""
-        folder = pc.replace_substring_regex(self.files["path"], r"(^|/)[^/]*$", "")
+        folder = directories_of(self.files["path"])
         sums = [("path", "count"), ("size", "sum"), ("modified_ms", "min"), ("modified_ms", "max")]
         grouped = self.files.append_column("folder", folder).group_by("folder").aggregate(sums)
         grouped = grouped.sort_by([("size_sum", "descending"), ("folder", "ascending")])
@@ -454,8 +454,13 @@ def path_digest(batches: Iterable[pa.Array]) -> str:
     the order of the paths nor on the engine, and only one group has to be sorted at a time.
     """
     paths = pa.chunked_array(list(batches), pa.string())
+    paths = paths.take(pc.sort_indices(paths))
+    sorted_paths = paths.cast(pa.large_string()).combine_chunks()
     return combined_digest(
-        {group: group_digest([paths.take(pa.array(rows))]) for group, rows in grouped(paths)}
+        {
+            group: _digest_of_sorted(sorted_paths.take(integers(rows)))
+            for group, rows in grouped(paths)
+        }
     )
 
 
@@ -475,7 +480,10 @@ def group_digest(batches: Iterable[pa.Array | pa.ChunkedArray]) -> bytes:
         for chunk in (batch.chunks if isinstance(batch, pa.ChunkedArray) else [batch])
     ]
     paths = pa.concat_arrays(chunks)
-    paths = paths.take(pc.array_sort_indices(paths))
+    return _digest_of_sorted(paths.take(pc.array_sort_indices(paths)))
+
+
+def _digest_of_sorted(paths: pa.LargeStringArray) -> bytes:
     lengths = pc.binary_length(paths).to_numpy().astype("<i8")
     digest = hashlib.sha256(len(paths).to_bytes(8, "little"))
     # The lengths are included, because different paths can have the same concatenation.
