@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from delta_maintenance.protocol.actions.file_columns import STATISTICS
 from delta_maintenance.table.read.checkpoint_reader import UnusableCheckpointError
 from tests.properties.model import state_of
 from tests.support.logs.checkpointed_logs import (
@@ -234,6 +235,26 @@ def test_parsed_statistics_replace_missing_record_counts() -> None:
     files = table.open().snapshot().live_files()
     counts = dict(zip(files["path"].to_pylist(), files["num_records"].to_pylist(), strict=True))
     assert counts == {"both": 1, "parsed": 3, "text": 1}
+
+
+@pytest.mark.parametrize("lacking", [None, "b"])
+def test_statistics_are_read_as_text_only_if_a_file_has_none_in_columns(
+    lacking: str | None,
+) -> None:
+    table = TableBuilder()
+    text: Action = {"stats": '{"numRecords":1}'}
+    table.commit([protocol(), metadata(), add("a", **text), add("b", **text)])
+
+    def with_parsed(rows: pa.Table) -> pa.Table:
+        paths = pc.struct_field(rows["add"].combine_chunks(), "path").to_pylist()
+        counts = [None if path in (None, lacking) else {"numRecords": 2} for path in paths]
+        return _with_child("add", "stats_parsed", pa.array(counts))(rows)
+
+    table.checkpoint(reshape=with_parsed)
+    fields = {"add": ("path", STATISTICS), "remove": ()}
+    [batch] = table.open().snapshot().log.scan(fields=fields)
+    assert batch.adds["stats_parsed"].null_count == (lacking is not None)
+    assert ("stats" in batch.adds.column_names) == (lacking is not None)
 
 
 @pytest.mark.conformance("CKPT-09", "FEAT-04")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, STATISTICS
 from delta_maintenance.protocol.actions.model import Metadata, Protocol
 from delta_maintenance.protocol.columns import column_of
 from delta_maintenance.protocol.schema.partition_values import parse_partition_values
@@ -37,7 +37,7 @@ from delta_maintenance.table.read.partition_codes import partition_codes, partit
 from delta_maintenance.table.read.snapshot import Snapshot
 
 _FIELDS = {
-    "add": ("path", "deletionVector", "partitionValues", "size", "stats", "stats_parsed"),
+    "add": ("path", "deletionVector", "partitionValues", "size", STATISTICS),
     "remove": ("path", "deletionVector"),
 }
 

@@ -89,6 +89,11 @@ A Parquet reader returns a column with this name instead of `stats`. It contains
 the JSON texts, so that no batch keeps the texts.
 """
 
+STATISTICS = "stats or stats_parsed"
+"""A pseudo field for readers: `stats_parsed`, and `stats` unless the former has the statistics of
+each file. The texts make up most of a checkpoint.
+"""
+
 COMMIT_VERSION = "_commit_version"
 """A column of this library: the version of the commit that contains the action."""
 

@@ -25,6 +25,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     PAIRS,
     PARSED_COLUMNS,
     ROW_COUNT,
+    STATISTICS,
     STRING_MAP,
     empty,
     key_problem,
@@ -436,8 +437,8 @@ def _read(data: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 def _written(names: Collection[str]) -> Collection[str]:
-    """Replaces `ROW_COUNT` by the field that contains the row count in JSON."""
-    return {"stats" if name == ROW_COUNT else name for name in names}
+    """Replaces pseudo fields by the field that contains their values in JSON."""
+    return {"stats" if name in (ROW_COUNT, STATISTICS) else name for name in names}
 
 
 def _cdc(table: pa.Table | None) -> pa.ChunkedArray:

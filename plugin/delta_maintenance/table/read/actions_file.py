@@ -21,6 +21,7 @@ from delta_maintenance.protocol.actions.file_columns import (
     ADD_TYPES,
     REMOVE_TYPES,
     ROW_COUNT,
+    STATISTICS,
     empty,
     key_problem,
     keyless_rows,
@@ -221,10 +222,13 @@ class ActionsFile:
         if fields is None:
             return present
         columns = [name for name in present if name in fields]
-        if ROW_COUNT not in fields:
+        if ROW_COUNT not in fields and STATISTICS not in fields:
             return columns
-        parsed, text = (name in columns for name in ("stats_parsed", "stats"))
         complete = self._states_each(f"{action}.{_PARSED_ROW_COUNT}", action)
+        if STATISTICS in fields:
+            names = ("stats_parsed",) if complete else ("stats", "stats_parsed")
+            return [*columns, *(name for name in names if name in present)]
+        parsed, text = (name in columns for name in ("stats_parsed", "stats"))
         if not parsed and complete is not None:
             columns.append(_PARSED_ROW_COUNT)
         # The JSON text makes up most of a checkpoint.
