@@ -25,6 +25,7 @@ from delta_maintenance.protocol.columns import (
     booleans,
     hash_texts,
     integers,
+    one_array,
     rows_by_group,
     to_bools,
     valid_texts,
@@ -439,11 +440,7 @@ def emptied_directories(old: set[str], held: set[str]) -> tuple[str, ...]:
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
-    return (
-        column.chunk(0)
-        if column.num_chunks == 1
-        else pa.concat_arrays([pa.array([], column.type), *column.chunks])
-    )
+    return column.chunk(0) if column.num_chunks == 1 else one_array(column)
 
 
 def path_digest(batches: Iterable[pa.Array]) -> str:
@@ -451,17 +448,15 @@ def path_digest(batches: Iterable[pa.Array]) -> str:
 
     The paths are divided into groups by their hashes. The digest of a group is the SHA-256 of its
     sorted paths, and the digest of all is the SHA-256 of the groups' digests. It depends neither on
-    the order of the paths nor on the engine, and only one group has to be sorted at a time.
+    the order of the paths nor on the engine, which may sort one group at a time.
     """
     paths = pa.chunked_array(list(batches), pa.string())
     paths = paths.take(pc.sort_indices(paths))
     sorted_paths = paths.cast(pa.large_string()).combine_chunks()
-    return combined_digest(
-        {
-            group: _digest_of_sorted(sorted_paths.take(integers(rows)))
-            for group, rows in grouped(paths)
-        }
-    )
+    digests = {}
+    for group, rows in grouped(paths):
+        digests[group] = _digest_of_sorted(sorted_paths.take(integers(rows)))
+    return combined_digest(digests)
 
 
 def grouped(paths: pa.ChunkedArray) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
