@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from delta_maintenance.protocol.schema import DecimalType, DeltaType, PrimitiveType
@@ -259,8 +259,18 @@ def test_order_keys_have_the_order_of_the_values(
     assert (np.diff(keys) > 0).all() and reverse.tolist() == keys.tolist()[::-1]
 
 
-def test_order_keys_of_repeated_texts_have_their_order() -> None:
-    texts = [b"long text %d" % (number * 7 % 5) for number in range(400)] + [b"", b"z"]
-    [keys] = order_keys(pa.array(texts, pa.binary()))
-    ranks = {text: rank for rank, text in enumerate(sorted(set(texts)), 1)}
-    assert keys.tolist() == [ranks[text] for text in texts]
+PIECES = st.sampled_from([b"\0", b"\xff", b"sevens!", b"seventh", b"same"]) | st.binary(max_size=9)
+# Many with the same beginning, which differ at any place.
+TEXTS = st.lists(PIECES, max_size=4).map(b"".join) | st.text("ab\0", min_size=6).map(str.encode)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=60), st.sampled_from([1, 40]), st.integers(0, 3))
+@example([b"", b"sevens!ab", b"sevens!bb"], 1, 0)
+@example([b"sevens!1", b"sevens!2", b"t", b"twelves1", b"twelves2", b"u"], 1, 0)
+def test_order_keys_of_texts_have_their_order(texts: list[bytes], times: int, offset: int) -> None:
+    repeated = texts * times
+    [keys] = order_keys(pa.array([b"before"] * offset + repeated, pa.binary()).slice(offset))
+    by_text = dict(zip(repeated, keys.tolist(), strict=True))
+    assert [by_text[text] for text in repeated] == keys.tolist()
+    ascending = [by_text[text] for text in sorted(by_text)]
+    assert ascending == sorted(set(ascending))

@@ -152,9 +152,11 @@ def order_keys(*columns: pa.Array) -> list[Keys]:
             for column in columns
         ]
     joined = pa.concat_arrays(columns)
-    ranks = _short_texts(joined) if pa.types.is_binary(kind) else None
-    if ranks is None:
-        ranks = _ranks(joined)
+    ranks: Numbers = (
+        _text_keys(joined)
+        if pa.types.is_binary(kind)
+        else pc.rank(joined, tiebreaker="dense").to_numpy().astype(np.int64)
+    )
     ends = np.cumsum([len(column) for column in columns])[:-1]
     return list(np.split(ranks, ends))
 
@@ -263,10 +265,9 @@ def _low_words(values: pa.Array) -> Numbers:
     return unscaled_values
 
 
-def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
-    """Texts as numbers; None unless they differ only in few bytes at the same place.
-
-    Faster by far than sorting the texts, and enough for most keys, such as `c0004711`.
+def _text_keys(texts: pa.BinaryArray) -> Numbers:
+    """Numbers with the order of texts, which are compared by seven bytes at a time: in the first
+    ones that differ, and further only those that are equal so far.
     """
     if not len(texts):
         return np.zeros(0, np.int64)
@@ -274,32 +275,52 @@ def _short_texts(texts: pa.BinaryArray) -> Numbers | None:
     differ = (
         at for at, (low, high) in enumerate(zip(lowest, highest, strict=False)) if low != high
     )
-    prefix_size = next(differ, min(len(lowest), len(highest)))
-    lengths = pc.binary_length(texts).to_numpy() - prefix_size
-    if lengths.max() > _BYTES_OF_A_NUMBER:
-        return None
     _, offsets, data = texts.buffers()
-    starts = (
-        np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts)] + prefix_size
-    )
-    numbers_of_texts = np.zeros(len(texts), np.int64)
-    for at in range(int(lengths.max())):
-        inside = lengths > at
-        byte = np.frombuffer(data, np.uint8)[np.where(inside, starts + at, 0)]
-        numbers_of_texts = (numbers_of_texts << 8) | np.where(inside, byte, 0)
-    # Of texts that differ only in zero bytes at the end, the shorter one is less.
-    keys: Numbers = (numbers_of_texts << 3) | lengths
+    edges = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1].astype(np.int64)
+    at, ends = edges[:-1] + next(differ, min(len(lowest), len(highest))), edges[1:]
+    padded = np.zeros(int(ends[-1]) + 8, np.uint8)
+    padded[:-8] = np.frombuffer(data or b"", np.uint8, int(ends[-1]))
+    words = np.ndarray(len(padded) - 7, ">u8", padded.data, strides=(1,))
+    rows = np.arange(len(texts))
+    keys = _seven_bytes(words, at, ends)
+    if (keys & 15 <= _BYTES_OF_A_NUMBER).all():
+        return keys
+    if _is_repetitive(texts):
+        encoded = texts.dictionary_encode()
+        ranks: Numbers = _text_keys(encoded.dictionary)[encoded.indices.to_numpy()]
+        return ranks
+    # The rank of a text is the number of lesser ones, as far as they have been compared.
+    ranks = np.zeros(len(texts), np.int64)
+    while len(rows):
+        order = sort_order(keys, ranks[rows])
+        rows, keys = rows[order], keys[order]
+        ranks_before, places = ranks[rows], np.arange(len(rows))
+        is_first = np.diff(ranks_before, prepend=-1) != 0
+        first = np.maximum.accumulate(np.where(is_first, places, 0))
+        is_first |= np.diff(keys, prepend=-1) != 0
+        ranks[rows] = ranks_before + np.maximum.accumulate(np.where(is_first, places, 0)) - first
+        is_alone = is_first & np.append(is_first[1:], True)
+        rows = rows[~is_alone & (keys & 15 > _BYTES_OF_A_NUMBER)]
+        at[rows] += _BYTES_OF_A_NUMBER
+        keys = _seven_bytes(words, at[rows], ends[rows])
+    return ranks
+
+
+def _seven_bytes(words: npt.NDArray[np.uint64], at: Numbers, ends: Numbers) -> Numbers:
+    """Up to seven bytes of texts, and how many they are; 8 if more follow.
+
+    Of texts that differ only in zero bytes at the end, the shorter one is less.
+    """
+    left = np.minimum(ends - at, _BYTES_OF_A_NUMBER + 1)
+    unused = np.uint64(8) * (8 - np.minimum(left, _BYTES_OF_A_NUMBER)).astype(np.uint64)
+    numbers_of_texts = words[at].astype(np.uint64) >> unused << unused >> np.uint64(4)
+    keys: Numbers = numbers_of_texts.astype(np.int64) | left
     return keys
 
 
-def _ranks(values: pa.Array) -> Numbers:
+def _is_repetitive(values: pa.Array) -> bool:
     first_values = values.slice(0, len(values) // 16)
-    if 2 * len(pc.unique(first_values)) < len(first_values):
-        encoded = values.dictionary_encode()
-        ranks: Numbers = _ranks(encoded.dictionary)[encoded.indices.to_numpy()]
-        return ranks
-    dense_ranks: Numbers = pc.rank(values, tiebreaker="dense").to_numpy().astype(np.int64)
-    return dense_ranks
+    return 2 * len(pc.unique(first_values)) < len(first_values)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
