@@ -271,6 +271,11 @@ def _text_keys(texts: pa.BinaryArray) -> Numbers:
     """
     if not len(texts):
         return np.zeros(0, np.int64)
+    first_texts = texts.slice(0, len(texts) // 16)
+    if 2 * len(pc.unique(first_texts)) < len(first_texts):
+        encoded = texts.dictionary_encode()
+        ranks: Numbers = _text_keys(encoded.dictionary)[encoded.indices.to_numpy()]
+        return ranks
     lowest, highest = pc.min_max(texts).as_py().values()
     differ = (
         at for at, (low, high) in enumerate(zip(lowest, highest, strict=False)) if low != high
@@ -285,10 +290,6 @@ def _text_keys(texts: pa.BinaryArray) -> Numbers:
     keys = _seven_bytes(words, at, ends)
     if (keys & 15 <= _BYTES_OF_A_NUMBER).all():
         return keys
-    if _is_repetitive(texts):
-        encoded = texts.dictionary_encode()
-        ranks: Numbers = _text_keys(encoded.dictionary)[encoded.indices.to_numpy()]
-        return ranks
     # The rank of a text is the number of lesser ones, as far as they have been compared.
     ranks = np.zeros(len(texts), np.int64)
     while len(rows):
@@ -316,11 +317,6 @@ def _seven_bytes(words: npt.NDArray[np.uint64], at: Numbers, ends: Numbers) -> N
     numbers_of_texts = words[at].astype(np.uint64) >> unused << unused >> np.uint64(4)
     keys: Numbers = numbers_of_texts.astype(np.int64) | left
     return keys
-
-
-def _is_repetitive(values: pa.Array) -> bool:
-    first_values = values.slice(0, len(values) // 16)
-    return 2 * len(pc.unique(first_values)) < len(first_values)
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
