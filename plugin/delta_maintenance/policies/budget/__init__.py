@@ -1,0 +1,1 @@
+"""What is worth doing first on many tables, within a budget."""

@@ -1,0 +1,275 @@
+"""Chooses which due operations of many tables a run does first, within a budget.
+
+The order is that of gain over cost. The gain of an operation is what readers are spared in a day,
+in one unit for all operations; its cost is the share of the budget that it takes, in the unit of
+the budget of which it takes most. Neither depends on other tables, so a further table moves no two
+others against each other.
+
+Repairs come first, and upkeep of the log that takes a small share of the budget is done before
+files are rewritten. So that nothing waits for ever, operations whose deadlines could not be kept
+otherwise are done in the order of their deadlines, each by its smallest part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from typing import Literal
+
+Unit = Literal["cpu_seconds", "seconds", "bytes_rewritten", "requests", "money"]
+Stage = Literal["repair", "log", "files"]
+Why = Literal["repair", "deadline", "log", "gain"]
+
+CHEAP_SHARE = 0.01
+"""The share of the budget up to which upkeep of the log goes before rewriting of files."""
+_PLANNED_SHARE = 0.75
+"""The share of later budgets that is planned for deadlines. Work grows while it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of an operation that can be run by itself, after the parts before it."""
+
+    gain: float
+    """What readers are spared in a day."""
+    cost: Mapping[Unit, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueWork:
+    """An operation that is due on a table."""
+
+    table: str
+    operation: str
+    stage: Stage
+    due_since: datetime
+    interval: timedelta
+    """The shortest time between two runs of the operation, by the policy."""
+    parts: tuple[Part, ...]
+    """In the order in which the operation does them; one part if it cannot be bounded."""
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What may be spent until the next run."""
+
+    limits: Mapping[Unit, float]
+    """Greater than 0. Units that are not named are not limited."""
+    most_intervals: float
+    """How many of its intervals a due operation waits at most, if the budget permits it."""
+    every: timedelta
+    """The time between two runs with such a budget."""
+    owner_shares: Mapping[str, float] = field(default_factory=dict)
+    """The greatest share of the limits for the tables of an owner."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenWork:
+    """Parts of an operation that fit into the budget."""
+
+    work: DueWork
+    parts: int
+    """The number of parts, from the first one on."""
+    why: Why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeferredWork:
+    """An operation of which no part is chosen."""
+
+    work: DueWork
+    better: int
+    """The number of chosen operations that bring more for the same share of the budget."""
+    needs: float
+    """The share of the limits that its smallest part takes."""
+    left: float
+    """The share of the limits that was left for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a run does, in this order, and what it defers."""
+
+    chosen: tuple[ChosenWork, ...]
+    deferred: tuple[DeferredWork, ...]
+    """By falling gain over cost."""
+    spent: Mapping[Unit, float]
+    """The expected cost of what is chosen."""
+    keeps_deadlines: bool
+    """Whether the budget suffices for all deadlines of the operations that are due now."""
+
+
+def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> Choice:
+    """Chooses among the due operations. Pure; takes time in proportion to n log n."""
+    return _Choosing(work, budget, now).choice()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Consecutive parts that are worth most together: a segment of the concave hull."""
+
+    parts: int
+    gain: float
+    cost: Mapping[Unit, float]
+    share: float
+
+    @property
+    def rate(self) -> float:
+        return self.gain / self.share if self.share > 0 else float("inf")
+
+
+class _Choosing:
+    def __init__(self, work: Sequence[DueWork], budget: Budget, now: datetime) -> None:
+        self._work, self._budget, self._now = work, budget, now
+        self._runs = [self._runs_of(item.parts) for item in work]
+        self._taken = [0] * len(work)
+        """The number of runs of parts that were taken, of each operation."""
+        self._why: dict[int, Why] = {}
+        """In the order in which operations were chosen first."""
+        self._spent: dict[Unit, float] = dict.fromkeys(budget.limits, 0.0)
+        self._owner_spent: dict[str, dict[Unit, float]] = {
+            owner: dict.fromkeys(budget.limits, 0.0) for owner in budget.owner_shares
+        }
+
+    def choice(self) -> Choice:
+        for at in self._by_rate(stage="repair"):
+            while self._take_next(at, "repair", over=True):
+                pass
+        keeps_deadlines = self._meet_deadlines()
+        for at in self._by_rate(stage="log"):
+            while self._next_share(at) <= CHEAP_SHARE and self._take_next(at, "log"):
+                pass
+        self._take_by_rate()
+        return Choice(
+            chosen=tuple(
+                ChosenWork(work=self._work[at], parts=self._parts_taken(at), why=why)
+                for at, why in self._why.items()
+            ),
+            deferred=self._deferred(),
+            spent=self._spent,
+            keeps_deadlines=keeps_deadlines,
+        )
+
+    def _runs_of(self, parts: Sequence[Part]) -> list[_Run]:
+        """Joins parts until each run has a lower rate than the one before it."""
+        hull: list[_Run] = []
+        for part in parts:
+            run = _Run(1, part.gain, part.cost, self._share_of(part.cost))
+            while hull and hull[-1].rate < run.rate:
+                before = hull.pop()
+                cost = {
+                    unit: before.cost.get(unit, 0.0) + run.cost.get(unit, 0.0)
+                    for unit in {**before.cost, **run.cost}
+                }
+                gain = before.gain + run.gain
+                run = _Run(before.parts + run.parts, gain, cost, self._share_of(cost))
+            hull.append(run)
+        return hull
+
+    def _share_of(self, cost: Mapping[Unit, float]) -> float:
+        limits = self._budget.limits
+        return max((cost.get(unit, 0.0) / limit for unit, limit in limits.items()), default=0.0)
+
+    def _by_rate(self, *, stage: Stage) -> list[int]:
+        rows = [at for at, item in enumerate(self._work) if item.stage == stage and item.parts]
+        return sorted(rows, key=lambda at: (-self._runs[at][0].rate, self._work[at].due_since))
+
+    def _meet_deadlines(self) -> bool:
+        """Takes the smallest parts that must be done now so that all deadlines can be kept.
+
+        Later runs have the same budget. What is due by each deadline, less what all runs until
+        then can do without this one, must be done now: in the order of the deadlines, because the
+        order of these parts does not matter for later ones.
+        """
+        budget = self._budget
+        waiting = sorted(
+            (item.due_since + budget.most_intervals * item.interval, at)
+            for at, item in enumerate(self._work)
+            if item.parts and not self._taken[at]
+        )
+        # What exceeds a budget by itself takes that of one run, whenever it is done.
+        shares = [min(1.0, self._share_of(self._work[at].parts[0].cost)) for _, at in waiting]
+        needed = overdue = 0.0
+        for (deadline, _), until in zip(waiting, accumulate(shares), strict=True):
+            # A deadline that passes before the next run is due in this one.
+            later_runs = max(0, (deadline - self._now) // budget.every)
+            needed = max(needed, until - _PLANNED_SHARE * later_runs)
+            overdue = max(overdue, until - later_runs - 1)
+        taken = 0.0
+        for (_, at), share in zip(waiting, shares, strict=True):
+            if taken >= needed:
+                break
+            parts = self._work[at].parts
+            whole = self._runs[at]
+            self._runs[at] = [*self._runs_of(parts[:1]), *self._runs_of(parts[1:])]
+            if self._take_next(at, "deadline", over=True):
+                taken += share
+            else:
+                self._runs[at] = whole
+        return overdue <= 0
+
+    def _take_by_rate(self) -> None:
+        heap = [
+            (-self._runs[at][taken].rate, item.due_since, at)
+            for at, item in enumerate(self._work)
+            if (taken := self._taken[at]) < len(self._runs[at])
+        ]
+        heapify(heap)
+        while heap:
+            _, due_since, at = heappop(heap)
+            if self._take_next(at, "gain") and self._taken[at] < len(self._runs[at]):
+                heappush(heap, (-self._runs[at][self._taken[at]].rate, due_since, at))
+
+    def _next_share(self, at: int) -> float:
+        taken = self._taken[at]
+        return self._runs[at][taken].share if taken < len(self._runs[at]) else float("inf")
+
+    def _take_next(self, at: int, why: Why, *, over: bool = False) -> bool:
+        """Takes the next parts of an operation if they fit; with `over`, if anything is left."""
+        if self._taken[at] == len(self._runs[at]):
+            return False
+        cost = self._runs[at][self._taken[at]].cost
+        for spent, share in self._accounts(at):
+            for unit, limit in self._budget.limits.items():
+                left = share * limit - spent[unit]
+                if left <= 0 if over else cost.get(unit, 0.0) > left:
+                    return False
+        self._taken[at] += 1
+        self._why.setdefault(at, why)
+        for spent, _ in self._accounts(at):
+            for unit in spent:
+                spent[unit] += cost.get(unit, 0.0)
+        return True
+
+    def _accounts(self, at: int) -> Iterator[tuple[dict[Unit, float], float]]:
+        """What was spent of the limits, and of those for the owner, and their shares."""
+        yield self._spent, 1.0
+        owner = self._work[at].owner
+        if owner is not None and owner in self._owner_spent:
+            yield self._owner_spent[owner], self._budget.owner_shares[owner]
+
+    def _left_for(self, at: int) -> float:
+        """Returns the share of the limits that is left for the table of an operation."""
+        return min(share - self._share_of(spent) for spent, share in self._accounts(at))
+
+    def _parts_taken(self, at: int) -> int:
+        return sum(run.parts for run in self._runs[at][: self._taken[at]])
+
+    def _deferred(self) -> tuple[DeferredWork, ...]:
+        rates = sorted(self._runs[at][0].rate for at in self._why)
+        waiting = [at for at, runs in enumerate(self._runs) if runs and not self._taken[at]]
+        waiting.sort(key=lambda at: (-self._runs[at][0].rate, self._work[at].due_since))
+        return tuple(
+            DeferredWork(
+                work=self._work[at],
+                better=len(rates) - bisect_right(rates, self._runs[at][0].rate),
+                needs=self._runs[at][0].share,
+                left=max(0.0, self._left_for(at)),
+            )
+            for at in waiting
+        )
