@@ -94,10 +94,10 @@ class OverlappedTasks:
             return None
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1)
-        return self._pool.submit(self._lent, task, idle_workers)
+        return self._pool.submit(self._run_task, task, idle_workers)
 
     @staticmethod
-    def _lent(task: Callable[[], T], idle_workers: IdleWorkers) -> T:
+    def _run_task(task: Callable[[], T], idle_workers: IdleWorkers) -> T:
         try:
             return task()
         finally:

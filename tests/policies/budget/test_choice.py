@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from delta_maintenance.policies.budget.choice import (
     CHEAP_SHARE,
     Budget,
-    Choice,
+    BudgetChoice,
     DueWork,
     Part,
     Stage,
@@ -52,7 +52,7 @@ def budget(seconds: float, **more: object) -> Budget:
     return Budget(**settings)  # type: ignore[arg-type]
 
 
-def tables_of(choice: Choice) -> list[tuple[str, int, str]]:
+def tables_of(choice: BudgetChoice) -> list[tuple[str, int, str]]:
     return [(chosen.work.table, chosen.parts, chosen.why) for chosen in choice.chosen]
 
 
@@ -183,7 +183,7 @@ def test_another_table_does_not_change_the_order_of_two(
     limits = budget(seconds, most_intervals=1e6)
     rows = {id(item): at for at, item in enumerate(due)}
 
-    def order(choice: Choice) -> list[int]:
+    def order(choice: BudgetChoice) -> list[int]:
         return [rows[id(item.work)] for item in choice.deferred if id(item.work) in rows]
 
     alone, beside = (

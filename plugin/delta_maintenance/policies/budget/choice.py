@@ -92,7 +92,7 @@ class DeferredWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class BudgetChoice:
     """What a run does, in this order, and what it defers."""
 
     chosen: tuple[ChosenWork, ...]
@@ -104,7 +104,7 @@ class Choice:
     """Whether the budget suffices for all deadlines of the operations that are due now."""
 
 
-def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> Choice:
+def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> BudgetChoice:
     """Chooses among the due operations. Pure; takes time in proportion to n log n."""
     return _Choosing(work, budget, now).choice()
 
@@ -136,7 +136,7 @@ class _Choosing:
             owner: dict.fromkeys(budget.limits, 0.0) for owner in budget.owner_shares
         }
 
-    def choice(self) -> Choice:
+    def choice(self) -> BudgetChoice:
         for at in self._by_rate(stage="repair"):
             while self._take_next(at, "repair", over=True):
                 pass
@@ -145,12 +145,12 @@ class _Choosing:
             while self._next_share(at) <= CHEAP_SHARE and self._take_next(at, "log"):
                 pass
         self._take_by_rate()
-        return Choice(
+        return BudgetChoice(
             chosen=tuple(
                 ChosenWork(work=self._work[at], parts=self._parts_taken(at), why=why)
                 for at, why in self._why.items()
             ),
-            deferred=self._deferred(),
+            deferred=self._deferred_work(),
             spent=self._spent,
             keeps_deadlines=keeps_deadlines,
         )
@@ -260,7 +260,7 @@ class _Choosing:
     def _parts_taken(self, at: int) -> int:
         return sum(run.parts for run in self._runs[at][: self._taken[at]])
 
-    def _deferred(self) -> tuple[DeferredWork, ...]:
+    def _deferred_work(self) -> tuple[DeferredWork, ...]:
         rates = sorted(self._runs[at][0].rate for at in self._why)
         waiting = [at for at, runs in enumerate(self._runs) if runs and not self._taken[at]]
         waiting.sort(key=lambda at: (-self._runs[at][0].rate, self._work[at].due_since))

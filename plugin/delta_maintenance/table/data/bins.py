@@ -273,7 +273,7 @@ def rows_of_sources(
     in advance, once it is asked for.
     """
 
-    def prepared(
+    def prepare_source(
         number: int, data: bytes | None
     ) -> Generator[tuple[FileRows, pa.RecordBatch], None, None]:
         for file_rows in source_rows(reader, file_bin, number, data=data):
@@ -287,7 +287,7 @@ def rows_of_sources(
 
     contents = enumerate(fetch_sources(store, reader, file_bin.sources))
     return ParallelChain(
-        (prepared(number, data) for number, data in contents),
+        (prepare_source(number, data) for number, data in contents),
         count=len(file_bin.sources),
         size=size,
         max_held=ahead_bytes,

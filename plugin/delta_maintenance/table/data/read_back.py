@@ -50,11 +50,11 @@ def read_back(
         is_read_whole = written.size <= WHOLE_FILE and digest.kind != "counts"
         data = store.read_head(written.name, written.size) if is_read_whole else None
 
-        def opened() -> ParquetInput:
+        def open_file() -> ParquetInput:
             source = store.open(written.name) if data is None else data
             return ParquetInput(source, dictionaries=dictionaries)
 
-        with opened() as parquet:
+        with open_file() as parquet:
             if parquet.rows != written.rows:
                 raise VerificationError(
                     f"the new data file has {parquet.rows} rows instead of {written.rows}",
@@ -72,7 +72,7 @@ def read_back(
                 ahead, second = _halves(parquet, names, digest)
 
                 def second_half() -> None:
-                    with opened() as again:
+                    with open_file() as again:
                         second(again)
 
                 with closing(OverlappedTasks(idle_workers)) as overlapped:

@@ -80,21 +80,21 @@ def clustered_bin(
     digest = RowsDigest(layout.schema, dict(file_bin.partition_values), kind)
     reader = DataFileReader(store, layout, bloom_filters=spec.files.bloom_filters)
 
-    def sampled() -> Iterator[pa.RecordBatch]:
+    def sample_keys() -> Iterator[pa.RecordBatch]:
         # Nothing is taken from the sources meanwhile, so their helper would soon have to wait.
         sources.release()
         yield from key_columns(store, file_bin, layout, clustering, idle_workers=idle_workers)
         sources.help()
 
     proof = _Proof(store, file_bin, spec, kind, idle_workers)
-    with RowSorter(layout.schema, clustering, sampled) as sorter, closing(proof):
+    with RowSorter(layout.schema, clustering, sample_keys) as sorter, closing(proof):
         sources = rows_of_sources(
             store,
             reader,
             file_bin,
             ahead_bytes=spec.files.group_bytes,
             idle_workers=idle_workers,
-            prepare=sorter.keyed,
+            prepare=sorter.with_keys,
         )
         with closing(sources):
             for number, batches in enumerate(sources):

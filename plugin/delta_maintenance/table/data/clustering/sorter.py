@@ -223,10 +223,10 @@ class RowSorter:
         return {} if self._keys is None else self._keys.columns
 
     def add(self, source: int, rows: pa.RecordBatch) -> None:
-        """Adds rows of a source, also those of `keyed`. String columns must not be dictionaries."""
+        """Adds rows of a source, with keys or without. String columns must not be dictionaries."""
         self.rows += rows.num_rows
         if self._ranges is not None:
-            self._ranges.add(self.keyed(source, rows))
+            self._ranges.add(self.with_keys(source, rows))
             return
         self._held.append((source, rows))
         self._held_bytes += rows.nbytes
@@ -234,7 +234,7 @@ class RowSorter:
         if self._held_bytes > self._clustering.sort_bytes:
             self._begin_ranges()
 
-    def keyed(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def with_keys(self, source: int, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Appends the keys to rows of a source, if keys are known and the rows have none.
 
         Thread-safe, so that the thread that reads the rows can do it before they are added.
@@ -256,7 +256,7 @@ class RowSorter:
         sample = self._learn(self._clustering.key_columns(rows) for _, rows in self._held)
         if sample is None:
             return
-        rows = [self.keyed(source, rows) for source, rows in self._held]
+        rows = [self.with_keys(source, rows) for source, rows in self._held]
         self._held = []
         yield from self._in_memory(rows)
 
@@ -276,7 +276,7 @@ class RowSorter:
         self._ranges = self._range_files(cuts)
         held, self._held, self._held_bytes = self._held, [], 0
         for source, rows in held:
-            self._ranges.add(self.keyed(source, rows))
+            self._ranges.add(self.with_keys(source, rows))
 
     def _range_files(self, cuts: Ranks) -> RangeFiles:
         assert self._folder is not None
