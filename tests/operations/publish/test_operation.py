@@ -121,6 +121,21 @@ def test_nothing_is_published_behind_a_commit_that_was_reported_and_is_not_there
     assert publish(managed).status == ("published" if later_commits else "nothing-to-do")
 
 
+@pytest.mark.parametrize("later_commits", [0, 1])
+def test_a_reported_commit_may_have_been_deleted_behind_a_checkpoint(later_commits: int) -> None:
+    managed = ratified(3, published=3)
+    managed.report()
+    for _ in range(later_commits):
+        managed.ratify()
+    managed.store.delete(commit_path(3))
+    managed.store.put(f"_delta_log/{2:020}.checkpoint.parquet", b"")
+    managed.store.put("_delta_log/_last_checkpoint", b"")
+    with pytest.raises(CorruptTableError, match="version 3 was reported to the catalog"):
+        publish(managed)
+    managed.store.put(f"_delta_log/{3:020}.checkpoint.parquet", b"")
+    assert publish(managed).status == ("published" if later_commits else "nothing-to-do")
+
+
 def test_the_first_commit_of_a_table_has_none_before_it() -> None:
     managed = ratified(0)
     data = managed.store.read(commit_path(0))

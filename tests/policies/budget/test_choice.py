@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -15,6 +16,7 @@ from delta_maintenance.policies.budget.choice import (
     DueWork,
     Part,
     Stage,
+    Unit,
     choose,
 )
 
@@ -42,14 +44,19 @@ def work(
     )
 
 
-def budget(seconds: float, **more: object) -> Budget:
-    settings: dict[str, object] = {
-        "limits": {"cpu_seconds": seconds},
-        "most_intervals": 7.0,
-        "every": DAY,
-        **more,
-    }
-    return Budget(**settings)  # type: ignore[arg-type]
+def budget(
+    seconds: float,
+    *,
+    limits: Mapping[Unit, float] | None = None,
+    most_intervals: float = 7,
+    owner_shares: Mapping[str, float] | None = None,
+) -> Budget:
+    return Budget(
+        limits={"cpu_seconds": seconds} if limits is None else limits,
+        most_intervals=most_intervals,
+        every=DAY,
+        owner_shares=owner_shares or {},
+    )
 
 
 def tables_of(choice: BudgetChoice) -> list[tuple[str, int, str]]:
@@ -93,7 +100,7 @@ def test_cheap_upkeep_of_the_log_goes_before_rewriting() -> None:
     assert tables_of(choose(due, budget(100), now=NOW)) == [("log", 1, "log"), ("files", 1, "gain")]
 
 
-def test_what_waits_as_long_as_it_may_is_done_by_its_smallest_part() -> None:
+def test_what_waits_as_long_as_it_may_is_done_by_its_first_part() -> None:
     due = [
         work("dense", (1_000, 10), (1_000, 10)),
         work("poor", (1, 5), (1, 50), waits=7),
@@ -136,7 +143,7 @@ def test_of_several_limits_the_scarcest_counts() -> None:
             parts=(part,),
         )  # fmt: skip
 
-    limits = {"cpu_seconds": 100, "requests": 10}
+    limits: Mapping[Unit, float] = {"cpu_seconds": 100, "requests": 10}
     choice = choose([of("requests", 1, 9), of("seconds", 50, 1)], budget(0, limits=limits), now=NOW)
     assert tables_of(choice) == [("seconds", 1, "gain"), ("requests", 1, "gain")]
 

@@ -7,7 +7,7 @@ others against each other.
 
 Repairs come first, and upkeep of the log that takes a small share of the budget is done before
 files are rewritten. So that nothing waits for ever, operations whose deadlines could not be kept
-otherwise are done in the order of their deadlines, each by its smallest part.
+otherwise are done in the order of their deadlines, each by its first part.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class DeferredWork:
 
     work: DueWork
     better: int
-    """The number of chosen operations that bring more for the same share of the budget."""
+    """The number of chosen operations whose first parts have a greater gain for their cost."""
     needs: float
-    """The share of the limits that its smallest part takes."""
+    """The share of the limits that the first parts take that are worth most together."""
     left: float
     """The share of the limits that was left for it."""
 
@@ -105,7 +105,7 @@ class BudgetChoice:
 
 
 def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> BudgetChoice:
-    """Chooses among the due operations. Pure; takes time in proportion to n log n."""
+    """Chooses among the due operations. Pure."""
     return _Choosing(work, budget, now).choice()
 
 
@@ -180,7 +180,7 @@ class _Choosing:
         return sorted(rows, key=lambda at: (-self._runs[at][0].rate, self._work[at].due_since))
 
     def _meet_deadlines(self) -> bool:
-        """Takes the smallest parts that must be done now so that all deadlines can be kept.
+        """Takes the first parts that must be done now so that all deadlines can be kept.
 
         Later runs have the same budget. What is due by each deadline, less what all runs until
         then can do without this one, must be done now: in the order of the deadlines, because the

@@ -193,9 +193,12 @@ class ManagedStore(WrappedStore):
 
     def require_reported_commit(self, version: int) -> None:
         """Raises `CorruptTableError` unless the log has the commit of a version that the catalog
-        does not list: it was reported as published. One request.
+        does not list because it was reported, or a checkpoint that replaces it. One request or two.
         """
-        if version >= 0 and self._store.stat(commit_path(version)) is None:
+        if version < 0 or self._store.stat(commit_path(version)) is not None:
+            return
+        listed = self._store.list_from(LOG_DIRECTORY, version_prefix(version))
+        if not any(".checkpoint." in status.path for status in listed):
             problem = f"version {version} was reported to the catalog as published, but is not"
             raise self._lost_commit_error(problem, version, version)
 
