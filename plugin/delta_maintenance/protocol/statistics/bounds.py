@@ -162,11 +162,7 @@ def order_keys(*columns: pa.Array) -> list[Keys]:
 
 
 def sort_order(keys: Keys, partition: Numbers) -> Numbers:
-    """Returns the order by partition, then by order key; equal ones stay in their order.
-
-    A radix sort: a pass for every two bytes in which the values differ, which is faster than
-    comparing them.
-    """
+    """Returns the order by partition, then by order key; equal ones stay in their order."""
     if keys.dtype.kind == "f":
         # Positive doubles have the order of their bits, negative ones the reverse; -0 becomes 0.
         bits = (keys + 0.0).view(np.int64)
@@ -177,15 +173,23 @@ def sort_order(keys: Keys, partition: Numbers) -> Numbers:
     words = [values, partition.astype(np.uint64)]
     if width + int(partition.max(initial=0)).bit_length() <= 64:
         values |= words.pop() << np.uint64(width)
-    file_order: Numbers | None = None
+    return radix_order(*words)
+
+
+def radix_order(*words: npt.NDArray[np.uint64]) -> Numbers:
+    """Returns the order by the last word, then by those before it; equal ones stay in their order.
+
+    Takes a pass for every 16 bits up to the highest one, which is faster than comparing values.
+    """
+    order: Numbers | None = None
     for word in words:
         for shift in range(0, int(word.max(initial=0)).bit_length(), 16):
             digits = (word >> np.uint64(shift)).astype(np.uint16)
-            if file_order is None:
-                file_order = np.argsort(digits, kind="stable")
+            if order is None:
+                order = np.argsort(digits, kind="stable")
             else:
-                file_order = file_order[np.argsort(digits[file_order], kind="stable")]
-    return np.arange(len(keys)) if file_order is None else file_order
+                order = order[np.argsort(digits[order], kind="stable")]
+    return np.arange(len(words[0])) if order is None else order
 
 
 _DIGITS_OF_64_BITS = 18

@@ -13,13 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_maintenance.protocol.statistics.bounds import radix_order
 from delta_maintenance.protocol.statistics.ranks import ColumnRanks, Ranks
 from delta_maintenance.protocol.statistics.ranks import Path as ColumnPath
 from delta_maintenance.scratch import scratch_folder, scratch_writes
@@ -125,7 +125,7 @@ class RangeFiles:
         rows = pa.concat_batches(self._held)
         self._held, self._held_bytes = [], 0
         ranges = np.searchsorted(self._cuts, keys_of(rows), side="right")
-        order = order_of(ranges)
+        order = radix_order(ranges.astype(np.uint64))
         rows = rows.take(pa.array(order))
         starts = np.searchsorted(ranges[order], np.arange(len(self.files) + 1))
         for number in np.flatnonzero(np.diff(starts)).tolist():
@@ -137,16 +137,6 @@ class RangeFiles:
         self.flush()
         for file in self.files:
             file.close()
-
-
-def order_of(keys: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Returns the positions of numbers, which are not negative, in ascending and stable order."""
-    order: npt.NDArray[np.int64] = np.arange(len(keys))
-    # NumPy sorts numbers of 16 bits by their digits, which takes a tenth of the time.
-    for low in range(0, int(keys.max(initial=0)).bit_length(), 16):
-        digits = (keys >> low).astype(np.uint16)
-        order = order[np.argsort(digits[order], kind="stable")]
-    return order
 
 
 def cuts_between(keys: Ranks, ranges: int) -> Ranks:
@@ -332,7 +322,7 @@ class RowSorter:
             by = [(name, "ascending") for name in keyed]
             order = pc.sort_indices(pa.table(keyed), by)
         else:
-            order = pa.array(order_of(keys_of(rows)))
+            order = pa.array(radix_order(keys_of(rows)))
         for at in range(0, rows.num_rows, _OUTPUT_ROWS):
             piece = rows.take(order.slice(at, _OUTPUT_ROWS))
             yield SortedRows(_without_key(piece), single and complete)
