@@ -165,8 +165,8 @@ def test_a_button_leads_to_the_form_and_the_form_to_a_run(
         frame.get_by_text("Done. See").wait_for()
         assert "Version\n" in frame.inner_text("#plan")
         # The address of the page leads to the result again.
-        frame.evaluate("location.reload()")
-        frame = framed(page)
+        with page.expect_event("framenavigated", lambda navigated: navigated == frame):
+            frame.evaluate("location.reload()")
         frame.get_by_text("Done. See").wait_for()
     (conf,) = runs(server)[earlier:]
     assert conf["operation"] == "checkpoint" and conf["options"] == {"kind": "classic"}

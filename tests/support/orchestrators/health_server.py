@@ -190,9 +190,10 @@ def visitor(
 
 def framed(page: Page) -> Frame:
     """Returns our page within Airflow's page."""
-    page.wait_for_selector("iframe")
-    frame = page.frame_locator("iframe").locator("h1").element_handle().owner_frame()
+    # By the element of Airflow's page: those within the frame go when the frame navigates.
+    frame = page.wait_for_selector("iframe").content_frame()
     assert frame is not None
+    frame.wait_for_selector("h1")
     return frame
 
 
