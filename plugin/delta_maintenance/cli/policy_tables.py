@@ -89,11 +89,12 @@ class PolicyTables:
             state=self._state.store if self._state is not None else None,
             writes=not getattr(arguments, "dry_run", False),
         )
-        self._recorder: Recorder | None = None
+        self.recorder: Recorder | None = None
+        """Of the ledger of the policy; None without one."""
         if (ledger := policy.ledger) is not None:
             from delta_maintenance.ledger.recording import Recorder
 
-            self._recorder = Recorder.at(
+            self.recorder = Recorder.at(
                 ledger.uri,
                 lambda: session.storage_options(ledger.storage, ledger.uri),
                 state=session.state,
@@ -143,11 +144,23 @@ class PolicyTables:
 
     def record(self, result: RunResult) -> None:
         """Records a run in the ledger of the policy, if it has one. Problems are warnings."""
-        if self._recorder is None:
+        if self.recorder is None:
             return
         from delta_maintenance.ledger.rows import Origin
 
-        warn(self._recorder.record(result, Origin(done_by="cli", run_id=clock.new_id())))
+        warn(self.recorder.record(result, Origin(done_by="cli", run_id=clock.new_id())))
+
+    def record_choice(self, assessments: Iterable[Assessment], *, chosen: bool = False) -> None:
+        """Records the operations that wait because of the budget, and with `chosen` also those that
+        would have run.
+        """
+        if self.recorder is None:
+            return
+        from delta_maintenance.ledger.rows import Origin, rows_of_choice
+
+        origin = Origin(done_by="cli", run_id=clock.new_id())
+        rows = rows_of_choice(assessments, origin, chosen=chosen)
+        warn(self.recorder.record_rows(rows, origin))
 
     @contextmanager
     def open(self, table: PolicyTable) -> Iterator[Table]:

@@ -112,9 +112,17 @@ class Recorder:
         """
         try:
             rows = rows_of(self._worth_a_row(result), origin)
-            if not rows.num_rows:
-                return []
-            self._require_folder_of_its_own(result.uri)
+            if rows.num_rows:
+                self._require_folder_of_its_own(result.uri)
+        except Exception as error:
+            return [_warning(failure_of(error, where="the ledger"), kept=False)]
+        return self.record_rows(rows, origin)
+
+    def record_rows(self, rows: pa.Table, origin: Origin) -> list[str]:
+        """Delivers rows, and those that earlier runs left. Returns warnings; raises nothing."""
+        if not rows.num_rows:
+            return []
+        try:
             with _recording:
                 return [*self._deliver(origin.run_id, rows)]
         except Exception as error:

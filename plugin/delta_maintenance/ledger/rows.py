@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -14,7 +14,8 @@ import pyarrow as pa
 from delta_maintenance import __version__
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.freed import freed_bytes
-from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.policies.measuring import Expected
+from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.redaction import redact
 
 ColumnType = Literal["string", "long", "double", "timestamp", "boolean", "metrics"]
@@ -67,7 +68,9 @@ COLUMNS = (
     LedgerColumn(
         "outcome",
         "string",
-        "done, nothing-to-do, planned, incomplete, failed, stopped or needs-approval.",
+        "done, nothing-to-do, planned, incomplete, failed, stopped or needs-approval; deferred for "
+        "an operation that waits because of the budget, and chosen for one that `run --shadow` "
+        "would have run.",
     ),
     LedgerColumn("error", "string", "What went wrong, in one line."),
     LedgerColumn(
@@ -112,6 +115,10 @@ COLUMNS = (
     LedgerColumn("bytes_read", "long", "Bytes that were received from the store."),
     LedgerColumn("bytes_written", "long", "Bytes that were sent to it."),
     LedgerColumn("metrics", "metrics", "The numbers in the result of the operation."),
+    LedgerColumn("expected_bytes", "long", "Bytes that the operation would read, as assessed."),
+    LedgerColumn("expected_requests", "long", "Its requests, as assessed."),
+    LedgerColumn("expected_seconds", "double", "The duration that was expected of it."),
+    LedgerColumn("expected_cpu_seconds", "double", "The CPU time, with that of Spark's tasks."),
 )
 """In the order of the table. Names are never reused; new columns come last."""
 SCHEMA_STRING = json.dumps(
@@ -154,14 +161,39 @@ def rows_of(result: RunResult, origin: Origin) -> pa.Table:
     """
     rows = [_row(result, outcome, origin) for outcome in result.outcomes]
     if not rows and result.status == "failed":
-        rows.append({**_common(result, origin, result.started_at), **_unread(result)})
+        rows.append(
+            {**_common(result, result.before, origin, result.started_at), **_unread(result)}
+        )
     for number, row in enumerate(rows):
         row["row_id"] = f"{origin.run_id}-{number}"
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
-def _common(result: RunResult, origin: Origin, started: datetime) -> dict[str, Any]:
-    before = result.before
+def rows_of_choice(
+    assessments: Iterable[Assessment], origin: Origin, *, chosen: bool = False
+) -> pa.Table:
+    """Returns a row for each operation that waits because of the budget; with `chosen`, also for
+    each that would have run.
+    """
+    outcomes = {"deferred": "deferred", **({"due": "chosen"} if chosen else {})}
+    rows = [
+        {
+            **_common(assessment, assessment, origin, assessment.assessed_at),
+            "row_id": f"{origin.run_id}-{number}-{place}",
+            "operation": operation.operation,
+            "outcome": outcomes[operation.status],
+            "reason": _without_quotations(operation.reason),
+        }
+        for number, assessment in enumerate(assessments)
+        for place, operation in enumerate(assessment.operations)
+        if operation.status in outcomes
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _common(
+    result: RunResult | Assessment, before: Assessment | None, origin: Origin, started: datetime
+) -> dict[str, Any]:
     return {
         PARTITION: f"{started:%Y-%m}",
         "run_id": origin.run_id,
@@ -188,7 +220,7 @@ def _unread(result: RunResult) -> dict[str, Any]:
 def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[str, Any]:
     planned, done = outcome.amounts
     row = {
-        **_common(result, origin, outcome.started_at),
+        **_common(result, result.before, origin, outcome.started_at),
         "ended_at": outcome.started_at + timedelta(seconds=outcome.seconds),
         "engine": outcome.engine,
         "operation": outcome.operation,
@@ -219,7 +251,19 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
             "freed_at": freed.at,
             "freed": freed.state,
         }
+    row |= _expected(outcome.expected)
     return row | (outcome.cost.to_json() if outcome.cost is not None else {})
+
+
+def _expected(expected: Expected | None) -> dict[str, Any]:
+    if expected is None:
+        return {}
+    return {
+        "expected_bytes": expected.bytes_to_read,
+        "expected_requests": expected.requests,
+        "expected_seconds": expected.costs["seconds"],
+        "expected_cpu_seconds": expected.costs["cpu_seconds"],
+    }
 
 
 def _metrics(result: Mapping[str, Any]) -> Iterator[tuple[str, int]]:

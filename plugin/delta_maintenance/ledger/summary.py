@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, get_args
@@ -25,13 +25,13 @@ PRICED = (
     "spark_task_seconds",
 )
 """The columns that have a price."""
-_GB, _HOUR = 1 << 30, 3600
+_GB = 1 << 30
 
 
 def costs_of(rows: pa.Table, prices: Prices) -> pa.ChunkedArray:
     """Returns what each row cost. Values that nobody has counted cost nothing."""
     total: pa.ChunkedArray = pa.chunked_array([pa.nulls(len(rows), pa.float64()).fill_null(0.0)])
-    for name, price in _unit_prices(prices).items():
+    for name, price in prices.by_column().items():
         units = pc.fill_null(rows[name].cast(pa.float64()), 0.0)
         total = pc.add(total, pc.multiply(units, price))
     return total
@@ -43,29 +43,14 @@ def saved_a_month(freed_bytes: int, prices: Prices) -> float | None:
     return None if lowest is None else freed_bytes / _GB * lowest
 
 
-def _unit_prices(prices: Prices) -> Mapping[str, float]:
-    requests = {
-        f"requests_{name}": price / 1000 for name, price in prices.requests.to_json().items()
-    }
-    return {
-        **requests,
-        "bytes_read": prices.gb_out / _GB,
-        "cpu_seconds": prices.cpu_hour / _HOUR,
-        "spark_task_seconds": prices.spark_core_hour / _HOUR,
-    }
-
-
 GroupBy = Literal["table", "operation", "day", "owner"]
 GROUPS: tuple[GroupBy, ...] = get_args(GroupBy)
 _KEYS = {"table": "table_name", "operation": "operation", "owner": "owner"}
 _SUMMED = ("bytes_deleted", "seconds", "cpu_seconds", "bytes_read", "bytes_written")
-_REQUESTS = (
-    "requests_read",
-    "requests_write",
-    "requests_list",
-    "requests_delete",
-    "requests_other",
-)
+REQUESTS = ("requests_read", "requests_write", "requests_list", "requests_delete", "requests_other")
+"""The columns that count requests."""
+WAITING = ("deferred", "chosen")
+"""The outcomes of rows about operations that did not run."""
 _NEWEST = (
     "started_at",
     "table_name",
@@ -84,7 +69,7 @@ _NEWEST = (
     "error",
     "approved_by",
 )
-_READ = tuple(dict.fromkeys((*_NEWEST, "owner", "bytes_freed", *_SUMMED, *_REQUESTS, *PRICED)))
+_READ = tuple(dict.fromkeys((*_NEWEST, "owner", "bytes_freed", *_SUMMED, *REQUESTS, *PRICED)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +114,7 @@ def sums(
     Bytes count as freed if they are freed `now`.
     `NotADeltaTableError` if there is no ledger.
     """
-    rows = _rows(ledger, since)
+    rows = of_runs(_rows(ledger, since))
     key = pc.strftime(rows["started_at"], "%Y-%m-%d") if by == "day" else rows[_KEYS[by]]
     table = pa.table(
         {
@@ -137,7 +122,7 @@ def sums(
             "failed": pc.equal(pc.fill_null(rows["outcome"], ""), "failed").cast(pa.int64()),
             "files_merged": _less(rows, "files"),
             "replay_bytes_spared": _less(rows, "replay_bytes"),
-            "requests": _total(rows, _REQUESTS),
+            "requests": total_of(rows, REQUESTS),
             "bytes_freed": freed_until(rows, now),
             **({} if prices is None else {"cost": costs_of(rows, prices)}),
             **{name: pc.fill_null(rows[name], 0) for name in _SUMMED},
@@ -195,6 +180,11 @@ def _rows(ledger: LedgerTable, since: datetime | None) -> pa.Table:
     return rows.filter(pc.greater_equal(rows["started_at"], at))
 
 
+def of_runs(rows: pa.Table) -> pa.Table:
+    """Returns the rows of operations that ran."""
+    return rows.filter(pc.invert(pc.is_in(rows["outcome"], pa.array(WAITING))))
+
+
 def freed_until(rows: pa.Table, now: datetime) -> pa.ChunkedArray:
     """Returns the bytes that each deletion has freed until now."""
     at = rows["freed_at"]
@@ -208,7 +198,8 @@ def _less(rows: pa.Table, name: str) -> pa.ChunkedArray:
     return pc.max_element_wise(pc.fill_null(less, 0), 0)
 
 
-def _total(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+def total_of(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """Returns the sums of these columns; values that nobody has counted are 0."""
     total = pc.fill_null(rows[names[0]], 0)
     for name in names[1:]:
         total = pc.add(total, pc.fill_null(rows[name], 0))

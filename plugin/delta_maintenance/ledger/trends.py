@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from delta_maintenance.address import identity_of
 from delta_maintenance.ledger.rows import SCHEMA
-from delta_maintenance.ledger.summary import PRICED, costs_of, freed_until
+from delta_maintenance.ledger.summary import PRICED, costs_of, freed_until, of_runs
 from delta_maintenance.ledger.table import LedgerTable
 from delta_maintenance.policies.definition.ledger import Prices
 
@@ -125,7 +125,7 @@ def read_history(ledger: LedgerTable, *, now: datetime, prices: Prices | None) -
     since = first_day(now)
     count, daily, newest = 0, [_NO_DAYS], [_NO_ROWS]
     for batch in _parts(ledger.batches(_READ, since_month=f"{since:%Y-%m}")):
-        rows = _prepare_rows(batch, since=since, now=now, prices=prices)
+        rows = _prepare_rows(of_runs(batch), since=since, now=now, prices=prices)
         count += len(rows)
         daily = [_add_up([*daily, _days_of(rows, since)])]
         newest = [_newest([*newest, rows.select(_NO_ROWS.column_names)])]

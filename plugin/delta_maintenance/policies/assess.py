@@ -36,7 +36,7 @@ from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.policies.models import Assessment
+from delta_maintenance.policies.models import Assessment, status_of
 from delta_maintenance.table.commit.guarded import newest_of_others
 from delta_maintenance.table.commit.other_writers import guarded_window, require_declared_writers
 from delta_maintenance.table.evidence.overwritten_commits import require_not_overwritten
@@ -197,14 +197,13 @@ def assess(
     if rules.other_writers != "conditional_put":
         health = replace(health, spark_commits=())
     operations = tuple(assessed_operations(snapshot, health, rules, now=now, last_runs=runs))
-    statuses = {operation.status for operation in operations}
     return Assessment(
         name=table.name,
         uri=table.uri,
         owner=table.owner,
         tags=table.tags,
         assessed_at=now,
-        status=next((s for s in ("due", "blocked") if s in statuses), "nothing-due"),
+        status=status_of(operations),
         operations=operations,
         next_due_at=min((e.due_at for e in operations if e.due_at is not None), default=None),
         held=_held(health, rules.holders, last_runs, now=now),

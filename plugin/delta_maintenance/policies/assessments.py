@@ -36,7 +36,7 @@ from delta_maintenance.policies.entries import (
     parse_entry,
     still_waiting,
 )
-from delta_maintenance.policies.models import Assessment, RunResult
+from delta_maintenance.policies.models import Assessment, RunResult, with_due_since
 from delta_maintenance.policies.state_files import (
     ENTRY_SUFFIX,
     StateFile,
@@ -80,6 +80,9 @@ class AssessmentStore:
         if previous is not None and is_address(assessment.name) and not is_address(previous.name):
             # A run by address does not know the name in a catalog.
             assessment = replace(assessment, name=previous.name)
+        done = () if run is None else [each.operation for each in run.outcomes if each.was_done]
+        earlier = None if previous is None else previous.assessment
+        assessment = with_due_since(assessment, earlier, done=done)
         entry = AssessmentEntry(assessment=assessment) if previous is None else previous
         if run is not None:
             entry = replace(

@@ -23,6 +23,7 @@ from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
+from delta_maintenance.policies.budget.selection import TableBudget
 from delta_maintenance.policies.clones import PolicyClones
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import with_promises
@@ -78,6 +79,8 @@ class RunEnvironment:
     save_files: Callable[[Plan, FileListing, str], object] | None = None
     """Stores the files of a plan that needs an approval, and the name of its operation."""
     progress: Progress | None = None
+    budget: TableBudget | None = None
+    """The budget of the policy, as far as it concerns the table."""
     turns: Turns | None = None
     """The turns of the tables that this process maintains side by side."""
     snapshots: NewestSnapshots | None = None

@@ -15,6 +15,7 @@ from delta_maintenance.operations.core.freed import Freed
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
+from delta_maintenance.policies.definition.budget import Unit
 from delta_maintenance.storage import Store
 from delta_maintenance.storage.core.base import DeletedBytes
 
@@ -65,6 +66,23 @@ class Cost(Record):
     bytes_written: int | None = None
     spark_task_seconds: float | None = None
     """The time of all tasks; None without a job, or if Spark does not tell it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected(Record):
+    """What an operation is expected to take."""
+
+    bytes_to_read: int
+    requests: int
+    """What the assessment stated."""
+    costs: dict[Unit, float]
+    """By unit, corrected."""
+    least: float
+    """The processor time of the cheapest of the runs behind the correction, over that expected."""
+    most: float
+    """Likewise of the dearest."""
+    runs: int = 0
+    """The number of these runs."""
 
 
 class SparkTime:

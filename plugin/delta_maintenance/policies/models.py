@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.models import HeldBack
-from delta_maintenance.policies.measuring import Cost, TableState
+from delta_maintenance.policies.measuring import Cost, Expected, TableState
 
 __all__ = ["AssessedOperation", "LastRun"]
 
@@ -34,8 +34,8 @@ class Assessment(Record):
     tags: tuple[str, ...] = ()
     """Likewise."""
     assessed_at: Instant
-    status: Literal["due", "nothing-due", "blocked", "failed"]
-    """`blocked`: all due operations are blocked. `failed`: the table could not be read."""
+    status: Literal["due", "nothing-due", "deferred", "blocked", "failed"]
+    """`deferred`, `blocked`: all due operations are. `failed`: the table could not be read."""
     problem: str | None = None
     """The problem of a failed assessment: one line, with the remedy."""
     exit_status: int = 0
@@ -56,6 +56,39 @@ class Assessment(Record):
     def due(self) -> tuple[AssessedOperation, ...]:
         """The operations to run, in order."""
         return tuple(operation for operation in self.operations if operation.status == "due")
+
+
+def status_of(
+    operations: Iterable[AssessedOperation],
+) -> Literal["due", "nothing-due", "deferred", "blocked"]:
+    """Returns the status of an assessment with these operations."""
+    statuses = {operation.status for operation in operations}
+    ranked: tuple[Literal["due", "deferred", "blocked"], ...] = ("due", "deferred", "blocked")
+    return next((status for status in ranked if status in statuses), "nothing-due")
+
+
+def with_due_since(
+    assessment: Assessment, previous: Assessment | None, *, done: Collection[str] = ()
+) -> Assessment:
+    """Returns the assessment with the times since which its operations are due.
+
+    `done` names the operations that ran between the two assessments.
+    """
+    now = assessment.assessed_at
+    since = {
+        operation.operation: operation.due_since
+        for operation in (previous.operations if previous is not None else ())
+        if operation.operation not in done
+    }
+    operations = (
+        operation
+        if operation.status == "not-due"
+        else replace(
+            operation, due_since=since.get(operation.operation) or operation.due_since or now
+        )
+        for operation in assessment.operations
+    )
+    return replace(assessment, operations=tuple(operations))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +126,8 @@ class OperationOutcome(Record):
     """What became of the deleted files; None if none were deleted."""
     approved_by: str | None = None
     """The person who approved what was done, or else the run that did; None if nobody had to."""
+    expected: Expected | None = None
+    """What it was expected to take; None if nobody estimated it."""
 
     @property
     def was_done(self) -> bool:
@@ -160,15 +195,20 @@ class MaintainedVersion(Record):
         return version <= self.version <= newest
 
 
+RunStatus = Literal[
+    "done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked", "deferred"
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Record):
     """The outcomes of a run on one table."""
 
     name: str
     uri: str
-    status: Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
+    status: RunStatus
     """`blocked`: nothing could be run, for example because of maintenance hours or missing
-    approvals.
+    approvals. `deferred`: all that is due waits for a later run, because of the budget.
     """
     started_at: Instant
     ended_at: Instant

@@ -21,8 +21,14 @@ from delta_maintenance.policies.assess import NewestSnapshots, assess_table
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import Context, RunEnvironment, execute, measure_outcome
 from delta_maintenance.policies.measuring import TableState
-from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult, updated_runs
-from delta_maintenance.policies.run import RunStatus, result_of_failure
+from delta_maintenance.policies.models import (
+    Assessment,
+    OperationOutcome,
+    RunResult,
+    RunStatus,
+    updated_runs,
+)
+from delta_maintenance.policies.run import result_without_run
 from delta_maintenance.table.read.table import Table
 
 _STATUSES: Mapping[str, RunStatus] = {
@@ -71,7 +77,7 @@ def run_operation(
     before = assess(policy_table, last_runs, None)
     # A table that cannot be read is what an operation on the table itself examines.
     if before.status == "failed" and record.takes == "snapshot":
-        failure = result_of_failure(before, last_runs=last_runs)
+        failure = result_without_run(before, last_runs=last_runs)
         return replace(failure, started_at=started, ended_at=now())
 
     requested: AssessedOperation | None = None

@@ -18,6 +18,7 @@ from datetime import datetime
 from functools import cache
 from typing import Literal
 
+from delta_maintenance.address import identity_of
 from delta_maintenance.errors import (
     CommitUnknownError,
     CorruptTableError,
@@ -27,6 +28,7 @@ from delta_maintenance.errors import (
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.policies.approval import NO_APPROVALS, Approvals
 from delta_maintenance.policies.assess import NewestSnapshots, assess_table, failed_assessment
+from delta_maintenance.policies.budget.estimates import CostHistory
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.execute import (
     Context,
@@ -43,6 +45,7 @@ from delta_maintenance.policies.models import (
     MaintainedVersion,
     OperationOutcome,
     RunResult,
+    RunStatus,
     updated_runs,
 )
 from delta_maintenance.quantities import duration_text
@@ -52,7 +55,6 @@ _MAX_RUNS = 2
 """The maximum number of runs of one operation: it is repeated once if other commits make it due
 again.
 """
-RunStatus = Literal["done", "nothing-due", "planned", "incomplete", "failed", "stopped", "blocked"]
 _ENDING: tuple[Literal["incomplete", "failed", "stopped"], ...] = (
     "incomplete",
     "failed",
@@ -102,15 +104,18 @@ def failed_run(
     last_runs: Sequence[LastRun] = (),
 ) -> RunResult:
     """Returns the result for a table that could not be opened."""
-    return result_of_failure(failed_assessment(table, error, now=now), last_runs=last_runs)
+    return result_without_run(failed_assessment(table, error, now=now), last_runs=last_runs)
 
 
-def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
-    """Returns the result for a table or a pattern whose assessment failed."""
+def result_without_run(assessment: Assessment, *, last_runs: Sequence[LastRun] = ()) -> RunResult:
+    """Returns the result for a table or a pattern on which nothing is to be run, for example
+    because its assessment failed.
+    """
+    version = assessment.health.version if assessment.health is not None else None
     return RunResult(
         name=assessment.name,
         uri=assessment.uri,
-        status="failed",
+        status="nothing-due" if assessment.status == "due" else assessment.status,
         started_at=assessment.assessed_at,
         ended_at=assessment.assessed_at,
         before=assessment,
@@ -120,7 +125,7 @@ def result_of_failure(assessment: Assessment, *, last_runs: Sequence[LastRun] = 
         retryable=assessment.retryable,
         maintained=None
         if assessment.retryable
-        else MaintainedVersion(version=None, started_at=assessment.assessed_at),
+        else MaintainedVersion(version=version, started_at=assessment.assessed_at),
     )
 
 
@@ -133,6 +138,8 @@ class _Run:
     approvals: Approvals
     plan_only: bool
     outcomes: list[OperationOutcome] = field(default_factory=list)
+    booked: str | None = None
+    """The operation at work in the account of the budget."""
     at_version: dict[str, list[int]] = field(default_factory=dict)
     """The versions on which each operation has run."""
 
@@ -147,7 +154,8 @@ class _Run:
         if due is not None:
             with self.context.environment.turn(time.monotonic() - began):
                 latest = self._work(latest, due, started)
-        return self._result(started, before, None if latest is before else latest)
+        after = None if latest is before else self._deferring(latest)
+        return self._result(started, self._deferring(before), after)
 
     def _work(
         self, latest: Assessment, due: AssessedOperation | None, started: datetime
@@ -173,7 +181,7 @@ class _Run:
         self.outcomes[-1] = replace(self.outcomes[-1], after=TableState.of(after.health))
 
     def _assess(self, previous: Assessment | None) -> Assessment:
-        return assess_table(
+        assessment = assess_table(
             self.context.table,
             self.context.policy_table,
             now=self.context.environment.now(),
@@ -181,6 +189,12 @@ class _Run:
             previous=previous.health if previous is not None else None,
             snapshots=self.context.snapshots,
         )
+        return self._deferring(assessment)
+
+    def _deferring(self, assessment: Assessment) -> Assessment:
+        """Returns the assessment with the operations that wait because of the budget."""
+        budget = self.context.environment.budget
+        return assessment if budget is None else budget.defer(assessment)
 
     def _next(self, latest: Assessment) -> AssessedOperation | None:
         version = latest.health.version if latest.health is not None else -1
@@ -190,9 +204,19 @@ class _Run:
                 continue
             turns = self.at_version.setdefault(due.operation, [])
             if len(turns) < _MAX_RUNS and (not turns or not self.plan_only and version > turns[-1]):
+                if not self._is_afforded(due):
+                    continue
                 turns.append(version)
                 return due
         return None
+
+    def _is_afforded(self, due: AssessedOperation) -> bool:
+        """Books an operation in the account of the budget; returns whether it may run."""
+        budget = self.context.environment.budget
+        if budget is None or self.plan_only:
+            return True
+        self.booked = budget.begin(due)
+        return self.booked is not None
 
     def _outcome(self, due: AssessedOperation, started: datetime) -> OperationOutcome:
         now = self.context.environment.now()
@@ -233,6 +257,7 @@ class _Run:
         outcome = measure_outcome(
             self.context, work, lambda: blank, bytes_of_deleted=self._bytes_of_deleted
         )
+        outcome = self._compared(outcome, due)
         if due.needs_approval and not (needed and approved is None) and outcome.was_done:
             outcome = replace(outcome, approved_by=self.approvals.by)
         if outcome.status not in ("planned", "stopped", "needs-approval"):
@@ -240,6 +265,16 @@ class _Run:
             runs = updated_runs(outcome, self.last_runs.values(), table_id=table_id)
             self.last_runs = {last_run.operation: last_run for last_run in runs}
         return outcome
+
+    def _compared(self, outcome: OperationOutcome, due: AssessedOperation) -> OperationOutcome:
+        """Returns the outcome with what was expected of it, and books what it took."""
+        budget = self.context.environment.budget
+        if budget is not None and self.booked is not None:
+            budget.end(self.booked, outcome)
+            self.booked = None
+        expects = CostHistory() if budget is None else budget.history
+        place = identity_of(self.context.policy_table.uri)
+        return replace(outcome, expected=expects.expected(place, due))
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)
@@ -287,7 +322,7 @@ class _Run:
             return "done"
         if "planned" in statuses:
             return "planned"
-        return "nothing-due" if before.status == "nothing-due" else "blocked"
+        return before.status if before.status in ("nothing-due", "deferred") else "blocked"
 
 
 def _ends_the_run(outcome: OperationOutcome) -> bool:

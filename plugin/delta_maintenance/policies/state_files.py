@@ -11,6 +11,7 @@
 | `catalog-*.DIGEST.listing` | the last listing of a catalog | the catalog is asked for everything |
 | `patterns.listing` | the patterns that have matched tables | no pattern has matched before |
 | `ledger/RUN.json` | rows that are not yet in the ledger | it stays, and a warning names it |
+| `budget/*.spent` | what operations of the last days took, in their names | it is left out |
 | `ledger/unreachable` | why the ledger failed; only its time counts | |
 
 A file is replaced as a whole, so that others never read half of one. A folder that cannot be read
@@ -39,6 +40,7 @@ REPORTED_FILE = "failures.reported"
 REFERENCES_FILE = "clones.references"
 PATTERNS_FILE = "patterns.listing"
 LEDGER_FOLDER = "ledger"
+BUDGET_FOLDER = "budget"
 UNREACHABLE_FILE = f"{LEDGER_FOLDER}/unreachable"
 
 

@@ -149,6 +149,7 @@ def assessment(name: str = "orders", *, seed: int = 0, **changes: Any) -> Assess
                 operation="checkpoint",
                 status="due",
                 reason="121 commits since the checkpoint of version 1000 are more than 100",
+                due_since=NOW - timedelta(minutes=3),
                 commits_to_replay=121,
                 commits_to_replay_after=0,
                 bytes_to_read=1_234_567,

@@ -119,7 +119,7 @@ def _waiting_plans(
     from delta_maintenance.policies.approval import plan_to_approve, put_off_operations
     from delta_maintenance.policies.assess import assess_table
     from delta_maintenance.policies.on_demand import run_operation
-    from delta_maintenance.policies.run import failed_run, result_of_failure
+    from delta_maintenance.policies.run import failed_run, result_without_run
 
     plans: list[PendingPlan] = []
     result, now = None, clock.now()
@@ -134,7 +134,7 @@ def _waiting_plans(
         with tables.open(table) as opened:
             assessment = assess_table(opened, table, now=now, last_runs=last_runs)
             if assessment.status == "failed":
-                return (), result_of_failure(assessment)
+                return (), result_without_run(assessment)
             for due in assessment.due:
                 if not due.needs_approval or due.operation in snoozed:
                     continue

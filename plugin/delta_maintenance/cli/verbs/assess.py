@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from delta_maintenance.cli.arguments import Verbs
 from delta_maintenance.cli.output import print_json, print_lines, print_named, print_table, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
+from delta_maintenance.cli.run_budget import RunBudget, print_choice
 from delta_maintenance.cli.run_report import report_failures, say_by_cause
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.facts import count_text, size_text
@@ -53,6 +54,11 @@ def add_parser(verbs: Verbs) -> None:
         help="instead of the tables, how many each owner has in which state, or for how many each "
         "operation is in which state and why",
     )
+    parser.add_argument(
+        "--budget",
+        action="store_true",
+        help="instead of the tables, what the budget lets run, in order, and why the rest waits",
+    )
     parser.set_defaults(run=run)
 
 
@@ -62,6 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError("--json has all assessments", remedy="omit --group-by")
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
+    if arguments.budget:
+        print_choice(RunBudget(tables), as_json=arguments.json)
+        return 0
     assessments = tables.assessments()
     failed = [assessment for assessment in assessments if assessment.status == "failed"]
     acknowledged = tables.acknowledgements([(assessment, None) for assessment in failed])

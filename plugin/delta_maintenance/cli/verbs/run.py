@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -12,6 +13,7 @@ from delta_maintenance import clock
 from delta_maintenance.cli.arguments import Verbs, add_spark, open_table
 from delta_maintenance.cli.output import ProgressLine, print_json, warn
 from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb, user_name
+from delta_maintenance.cli.run_budget import RunBudget, print_choice
 from delta_maintenance.cli.run_report import print_results, report_failures
 from delta_maintenance.cli.spark_launcher import ended_by_sigterm, run_spark_job
 from delta_maintenance.cli.starter_policy import policy_for
@@ -74,6 +76,11 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only plan what is due, and change nothing"
     )
+    parser.add_argument(
+        "--shadow",
+        action="store_true",
+        help="only choose within the budget, and record the choice in the ledger",
+    )
     add_spark(parser)
     parser.set_defaults(run=run)
 
@@ -85,9 +92,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     tables = PolicyTables(arguments, _default_policy(arguments))
     warn(tables.found.warnings())
+    budget = None
+    if arguments.shadow or tables.session.policy.budget is not None:
+        budget = RunBudget(tables)
+        if arguments.shadow:
+            print_choice(budget, as_json=arguments.json)
+            tables.record_choice(budget.selected, chosen=True)
+            return 0
     approvals = Approvals(operations=arguments.approve, by=user_name())
     run_table = partial(run_policy, approvals=approvals, plan_only=arguments.dry_run)
-    status = run_on_tables(tables, arguments, lambda _: run_table)
+    status = run_on_tables(tables, arguments, lambda _: run_table, budget)
     if arguments.state is None and not arguments.json:
         print("without --state, later runs do not know of a vacuum or fsck that left no commit")
     return status
@@ -97,15 +111,19 @@ def run_on_tables(
     tables: PolicyTables,
     arguments: argparse.Namespace,
     runner: Callable[[PolicyTable], Callable[..., RunResult]],
+    budget: RunBudget | None = None,
 ) -> int:
     """Does what `runner` returns on each table, and prints the outcomes. Returns the status."""
     from delta_maintenance.policies.lanes import work_side_by_side
 
     with ProgressLine() as progress, ended_by_sigterm():
-        table_work = TableWork(tables, arguments, progress)
+        table_work = TableWork(tables, arguments, progress, budget)
         results = work_side_by_side(
             lambda table: table_work.run(table, runner(table)), tables.tables
         )
+    if budget is not None and not arguments.dry_run:
+        newest = (result.newest_assessment for result in results)
+        tables.record_choice([assessment for assessment in newest if assessment is not None])
     results += [_result_of_unlisted(assessment) for assessment in tables.unlisted]
     failed = [result for result in results if result.exit_status]
     acknowledged = tables.acknowledgements(
@@ -159,7 +177,11 @@ class TableWork:
     """The work of one command on the tables of a policy, for several threads."""
 
     def __init__(
-        self, tables: PolicyTables, arguments: argparse.Namespace, progress: ProgressLine
+        self,
+        tables: PolicyTables,
+        arguments: argparse.Namespace,
+        progress: ProgressLine,
+        budget: RunBudget | None = None,
     ) -> None:
         from delta_maintenance.policies.lanes import Turns
 
@@ -167,7 +189,9 @@ class TableWork:
         self._arguments = arguments
         self._progress = progress.of_tables(len(tables.tables))
         self._clones = tables.clones()
-        self._turns = Turns()
+        self._budget = budget
+        # Beside each other, operations that take more than expected would exceed the budget.
+        self._turns = Turns() if budget is None else Turns(at_once=1)
         self._spark = threading.Lock()
 
     def run(self, table: PolicyTable, runner: Callable[..., RunResult]) -> RunResult:
@@ -180,10 +204,14 @@ class TableWork:
         last_runs: Sequence[LastRun] = ()
         try:
             last_runs = tables.last_runs(table)
-            with tables.open(table) as opened:
-                result = runner(
-                    opened, table, last_runs=last_runs, environment=self.environment(table)
-                )
+            idle = None if self._budget is None else self._budget.result_without_work(table)
+            if idle is not None:
+                result = replace(idle, last_runs=last_runs)
+            else:
+                with tables.open(table) as opened:
+                    result = runner(
+                        opened, table, last_runs=last_runs, environment=self.environment(table)
+                    )
         except Exception as error:
             failure = failure_of(error, where=table.name)
             result = failed_run(table, failure, now=started, last_runs=last_runs)
@@ -204,6 +232,7 @@ class TableWork:
             clones=self._clones,
             progress=self._progress.of(table.name),
             turns=self._turns,
+            budget=None if self._budget is None else self._budget.of_table(table),
         )
 
     def _submit(
@@ -236,6 +265,6 @@ class TableWork:
 
 
 def _result_of_unlisted(pattern: Assessment) -> RunResult:
-    from delta_maintenance.policies.run import result_of_failure
+    from delta_maintenance.policies.run import result_without_run
 
-    return result_of_failure(pattern)
+    return result_without_run(pattern)

@@ -91,17 +91,27 @@ def _written_options(options: Record | None) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkPart(Record):
+    """A part of an operation that can be run by itself, after the parts before it."""
+
+    bytes: int
+    saves_files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AssessedOperation(Record):
     """One operation that the policy or a person requests."""
 
     operation: str
-    status: Literal["due", "not-due", "blocked"]
+    status: Literal["due", "not-due", "blocked", "deferred"]
     """`blocked`: due, but prevented by a condition that a person must change, or by the maintenance
-    hours."""
+    hours. `deferred`: due, but other work comes first within the budget of the policy."""
     reason: str
     """One sentence."""
     due_at: Instant | None = None
     """When it will be due, or may run, as far as that depends on time alone."""
+    due_since: Instant | None = None
+    """When an assessment found it due first; None if it is not due, or for a first assessment."""
     engine: Literal["local", "spark"] = "local"
     options: Annotated[Record | None, _OptionsOfOperation()] = None
     """The Options of the operation; None if it is not to be run."""
@@ -121,9 +131,15 @@ class AssessedOperation(Record):
     reclaims_files: int = 0
     """The expected benefit, as far as the log shows it; it may be greater."""
     reclaims_bytes: int = 0
+    saves_files: int = 0
+    """By how many the number of live files becomes smaller."""
+    parts: tuple[WorkPart, ...] = ()
+    """The parts of an operation that `max_bytes` of its Options can end, in their order."""
 
     @property
-    def state(self) -> Literal["due", "needs-approval", "to-check", "not-due", "blocked"]:
+    def state(
+        self,
+    ) -> Literal["due", "needs-approval", "to-check", "not-due", "blocked", "deferred"]:
         """The status as people see it: whether a due operation has work, which may need an
         approval, or looks for some."""
         if self.status != "due":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from delta_maintenance import clock
 from delta_maintenance.address import StoreKind
@@ -65,6 +65,14 @@ class CommitSeries:
     spark_commits: tuple[SparkCommit, ...]
     """Newest first."""
     warnings: tuple[str, ...]
+
+
+def commits_a_day(points: Sequence[CommitPoint], *, now: datetime) -> float:
+    """Returns the rate of these commits, the oldest first; 0 for fewer than two."""
+    if len(points) < 2:
+        return 0.0
+    days: float = (now - points[0].timestamp) / timedelta(days=1)
+    return round(len(points) / max(days, 1.0), 3)
 
 
 def commit_series(

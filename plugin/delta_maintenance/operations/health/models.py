@@ -201,6 +201,8 @@ class TableHealth(Shown, Record):
     """
     commits: tuple[CommitPoint, ...] = ()
     """The newest commits, oldest first."""
+    commits_a_day: float = 0.0
+    """New versions a day, from the newest commits; 0 if they are fewer than two."""
     maintenance: tuple[MaintenanceSeen, ...] = ()
     """The last of each kind among these commits, newest first."""
     spark_commits: tuple[SparkCommit, ...] = ()

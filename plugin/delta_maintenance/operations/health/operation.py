@@ -22,7 +22,7 @@ from delta_maintenance.errors import (
     locating,
 )
 from delta_maintenance.operations.clean_log import LEAST_RETENTION as LEAST_LOG_RETENTION
-from delta_maintenance.operations.health.commit_history import commit_series
+from delta_maintenance.operations.health.commit_history import commit_series, commits_a_day
 from delta_maintenance.operations.health.models import (
     BACKLOG_COMMITS,
     MOST_UNREPORTED,
@@ -126,6 +126,7 @@ def measure(
         **_files(sums),
         **_metadata(snapshot),
         commits=series.points,
+        commits_a_day=commits_a_day(series.points, now=now),
         spark_commits=series.spark_commits,
         maintenance=series.maintenance,
         **backlog,

@@ -15,15 +15,20 @@ from delta_maintenance.operations.cluster import ClusterOptions, ClusterPlan
 from delta_maintenance.operations.core.assessment import (
     AssessedOperation,
     EvaluationContext,
+    WorkPart,
     not_due,
 )
 from delta_maintenance.operations.core.context import RunContext
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.policy_values import Duration, Share
 from delta_maintenance.operations.core.rules import Rule
 from delta_maintenance.operations.optimize import OptimizeOptions, OptimizePlan
 from delta_maintenance.operations.purge import PurgeOptions, PurgePlan
 from delta_maintenance.operations.rewriting.models import DELETED_ROWS, RewritePlan
+
+_MOST_PARTS = 8
+"""The most parts into which a budget divides a run."""
 
 
 class RewriteRule(Rule):
@@ -86,7 +91,32 @@ def due_rewrite(
         options=plan.options,
         bytes_to_read=plan.bytes,
         requests=2 * plan.files + 3 * plan.files_after,
+        saves_files=max(0, plan.files - plan.files_after),
+        parts=parts_of(plan),
     )
+
+
+def parts_of(plan: RewritePlan) -> tuple[WorkPart, ...]:
+    """Returns the parts that runs limited by `max_bytes` do one after the other, as far as the
+    plan shows them: the bins that save the most files for their bytes come first.
+    """
+    count = min(plan.bins, _MOST_PARTS)
+    if count < 2 or not has_field(plan.options, "max_bytes"):
+        return ()
+    # Imported here, because rules are read without it.
+    import numpy as np
+
+    sizes = [(each.bytes, each.files - each.files_after) for each in plan.partitions]
+    sizes.sort(key=lambda size: -size[1] / max(1, size[0]))
+    rest = plan.bytes - sum(size for size, _ in sizes)
+    if rest > 0:
+        saved = plan.files - plan.files_after - sum(saved for _, saved in sizes)
+        sizes.append((rest, saved))
+    read, saved_files = np.cumsum([(0, 0), *sizes], axis=0).T
+    ends = np.linspace(0, read[-1], count + 1)
+    saved_until = np.interp(ends, read, saved_files)
+    pairs = zip(np.diff(ends.round()).tolist(), np.diff(saved_until.round()).tolist(), strict=True)
+    return tuple(WorkPart(bytes=int(size), saves_files=max(0, int(saved))) for size, saved in pairs)
 
 
 class ClusterRule(NewFileRule):

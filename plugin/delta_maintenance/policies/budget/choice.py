@@ -20,7 +20,8 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Literal
 
-Unit = Literal["cpu_seconds", "seconds", "bytes_rewritten", "requests", "money"]
+from delta_maintenance.policies.definition.budget import Unit
+
 Stage = Literal["repair", "log", "files"]
 Why = Literal["repair", "deadline", "log", "gain"]
 

@@ -122,3 +122,15 @@ class Prices(PolicyModel):
     """The price of an hour of processor time."""
     spark_core_hour: Price = 0.0
     """The price of an hour of one core of Spark."""
+
+    def by_column(self) -> Mapping[str, float]:
+        """Returns the price of one unit of each column of the ledger that has a price."""
+        requests = {
+            f"requests_{name}": price / 1000 for name, price in self.requests.to_json().items()
+        }
+        return {
+            **requests,
+            "bytes_read": self.gb_out / (1 << 30),
+            "cpu_seconds": self.cpu_hour / 3600,
+            "spark_task_seconds": self.spark_core_hour / 3600,
+        }

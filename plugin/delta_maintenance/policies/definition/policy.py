@@ -20,6 +20,7 @@ from delta_maintenance.address import CatalogName, is_catalog_name
 from delta_maintenance.catalogs.catalog import CatalogTable
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations.core.policy_values import Address, PolicyModel
+from delta_maintenance.policies.definition.budget import BudgetRule
 from delta_maintenance.policies.definition.catalogs import (
     CatalogRule,
     NamePatternText,
@@ -198,6 +199,8 @@ class Policy(PolicyModel):
     """The Delta table that gets a row for each operation that ran, or only its address."""
     prices: Prices | None = None
     """What requests, storage and time cost. Without it, the ledger shows units only."""
+    budget: BudgetRule | None = None
+    """What the maintenance of all tables may take. Without it, all that is due is done."""
 
     @model_validator(mode="after")
     def _is_unambiguous(self) -> Self:
@@ -215,6 +218,8 @@ class Policy(PolicyModel):
                         f"{text} starts with no key of `catalogs`; "
                         f"write one of {', '.join(self.catalogs) or 'them'} first"
                     )
+        if self.budget is not None and self.prices is None and self.budget.limits_money:
+            raise ValueError("the budget limits money, but there are no `prices`; add them")
         if self.ledger is not None and (within := self._within_ledger(self.ledger.uri)) is not None:
             raise ValueError(
                 f"{within} and the ledger {self.ledger.uri} lie within each other, so that a "

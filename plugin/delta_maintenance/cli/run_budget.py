@@ -1,0 +1,169 @@
+"""The budget of a policy for one command: what it lets each table have, and the report of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from delta_maintenance import clock
+from delta_maintenance.cli.output import print_json, print_lines, warn
+from delta_maintenance.errors import InvalidRequestError
+from delta_maintenance.operations.core.facts import count_text, size_text
+from delta_maintenance.quantities import duration_text
+
+if TYPE_CHECKING:
+    from delta_maintenance.cli.policy_tables import PolicyTables
+    from delta_maintenance.policies.budget.choice import DueWork
+    from delta_maintenance.policies.budget.selection import Selection, TableBudget
+    from delta_maintenance.policies.definition.budget import Unit
+    from delta_maintenance.policies.definition.policy import PolicyTable
+    from delta_maintenance.policies.models import RunResult
+
+
+class RunBudget:
+    """The choice among the due operations of all tables of a command.
+
+    Assesses the tables. Raises `InvalidRequestError` if the policy has no budget.
+    """
+
+    def __init__(self, tables: PolicyTables) -> None:
+        from delta_maintenance.ledger.costs import known_costs
+        from delta_maintenance.policies.budget.account import BudgetAccount
+        from delta_maintenance.policies.budget.selection import select_work
+
+        policy, session = tables.session.policy, tables.session
+        if policy.budget is None:
+            raise InvalidRequestError(
+                "the policy has no budget", remedy="add `budget`, as in docs/guides/budgets.md"
+            )
+        if session.state is None and policy.budget.day.amounts():
+            warn(["without --state, the limits of a day count only the operations of this run"])
+        now = clock.now()
+        self.assessments = tables.assessments()
+        self.history, problem = known_costs(
+            None if tables.recorder is None else tables.recorder.open_ledger,
+            now=now,
+            prices=policy.prices,
+        )
+        warn([] if problem is None else [problem])
+        self._account = BudgetAccount(
+            rule=policy.budget, run_id=clock.new_id(), store=session.state
+        )
+        self.selection: Selection = select_work(
+            [
+                (assessment, table)
+                for assessment, table in zip(self.assessments, tables.tables, strict=False)
+            ],
+            self._account,
+            self.history,
+            ranked=problem is None,
+            now=now,
+        )
+        self.selected = [self.selection.defer(assessment) for assessment in self.assessments]
+        self._by_name = {assessment.name: assessment for assessment in self.selected}
+
+    def of_table(self, table: PolicyTable) -> TableBudget:
+        """Returns the budget of the run on a table."""
+        from delta_maintenance.policies.budget.selection import Allotment, TableBudget
+
+        return TableBudget(
+            table=table,
+            account=self._account,
+            history=self.history,
+            allotment=self.selection.allotments.get(table.name, Allotment()),
+        )
+
+    def result_without_work(self, table: PolicyTable) -> RunResult | None:
+        """Returns the result for a table on which nothing is to be run; None for others."""
+        from delta_maintenance.policies.run import result_without_run
+
+        assessment = self._by_name[table.name]
+        return None if assessment.due else result_without_run(assessment)
+
+    def to_json(self) -> dict[str, object]:
+        """Returns the choice as a JSON document."""
+        choice = self.selection.choice
+        chosen = [
+            {**_work_json(item.work), "parts": item.parts, "why": item.why}
+            for item in choice.chosen
+        ]
+        deferred = [
+            {
+                **_work_json(item.work),
+                "better": item.better,
+                "needs": item.needs,
+                "left": item.left,
+                "until": None if self.selection.until is None else clock.text(self.selection.until),
+            }
+            for item in choice.deferred
+        ]
+        return {
+            "limits": dict(self.selection.limits),
+            "expected": dict(choice.spent),
+            "keeps_deadlines": choice.keeps_deadlines,
+            "chosen": chosen,
+            "deferred": deferred,
+        }
+
+
+def print_choice(budget: RunBudget, *, as_json: bool) -> None:
+    """Prints what the budget lets run, in order, and why the rest waits."""
+    if as_json:
+        print_json(budget.to_json())
+        return
+    from delta_maintenance.policies.budget.selection import WHY, deferral_text
+
+    selection = budget.selection
+    rows: list[Sequence[str]] = []
+    for number, item in enumerate(selection.choice.chosen, 1):
+        some = f", {item.parts} of {len(item.work.parts)} parts" * (
+            item.parts < len(item.work.parts)
+        )
+        rows.append((f"{number}", *_cells(item.work, item.parts), f"{WHY[item.why]}{some}"))
+    rows += [
+        ("-", *_cells(waiting.work, len(waiting.work.parts)), deferral_text(waiting))
+        for waiting in selection.choice.deferred
+    ]
+    print_lines(("", "table", "operation", "spares a day", "takes", "why"), rows)
+    for line in _sums(selection):
+        print(line)
+
+
+def _amount(unit: Unit, amount: float) -> str:
+    if unit == "bytes_rewritten":
+        return size_text(int(amount))
+    if unit not in ("seconds", "cpu_seconds"):
+        return f"{amount:,.2f}" if unit == "money" else f"{amount:,.0f}"
+    return f"{amount:.2f} s" if amount < 60 else duration_text(timedelta(seconds=round(amount)))
+
+
+def _work_json(work: DueWork) -> dict[str, object]:
+    return {
+        "table": work.table,
+        "operation": work.operation,
+        "due_since": clock.text(work.due_since),
+        "spares_requests_a_day": sum(part.gain for part in work.parts),
+        "costs": [dict(part.cost) for part in work.parts],
+    }
+
+
+def _cells(work: DueWork, parts: int) -> tuple[str, str, str, str]:
+    gain = sum(part.gain for part in work.parts[:parts])
+    seconds = sum(part.cost.get("cpu_seconds", 0.0) for part in work.parts[:parts])
+    return work.table, work.operation, f"{gain:,.0f}", _amount("cpu_seconds", seconds)
+
+
+def _sums(selection: Selection) -> Iterator[str]:
+    from delta_maintenance.policies.budget.selection import UNIT_NAMES
+
+    choice = selection.choice
+    chosen, deferred = len(choice.chosen), len(choice.deferred)
+    until = "the next run" if selection.until is None else clock.text(selection.until)
+    waiting = f", {count_text(deferred, 'operation')} deferred until {until}" if deferred else ""
+    yield f"{count_text(chosen, 'operation')} to run{waiting}"
+    for unit, limit in selection.limits.items():
+        taken = _amount(unit, choice.spent.get(unit, 0.0))
+        yield f"{UNIT_NAMES[unit]}: {taken} expected, of {_amount(unit, limit)} that are left"
+    if not choice.keeps_deadlines:
+        yield "the budget does not suffice for every operation to run within `most_intervals`"

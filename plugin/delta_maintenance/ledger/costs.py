@@ -1,0 +1,83 @@
+"""What the last runs in a ledger took, from which a budget expects the cost of the next ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.address import identity_of
+from delta_maintenance.errors import NotADeltaTableError, failure_of
+from delta_maintenance.ledger.summary import PRICED, REQUESTS, costs_of, total_of
+from delta_maintenance.ledger.table import LedgerTable
+from delta_maintenance.policies.budget.estimates import CostHistory
+from delta_maintenance.policies.definition.ledger import Prices
+
+_LOOKS_BACK = timedelta(days=62)
+_READ = tuple(
+    dict.fromkeys(
+        (
+            *("table_uri", "operation", "outcome", "started_at", "seconds", "bytes_written"),
+            *("expected_bytes", "expected_requests"),
+            *REQUESTS,
+            *PRICED,
+        )
+    )
+)
+
+
+def known_costs(
+    open_ledger: Callable[[], LedgerTable] | None, *, now: datetime, prices: Prices | None
+) -> tuple[CostHistory, str | None]:
+    """Returns the corrections from a ledger, and why it could not be read, in one line.
+
+    Without a ledger, or as long as it has no rows, estimates are those of the constants.
+    """
+    if open_ledger is None:
+        return CostHistory(prices=prices), None
+    try:
+        return cost_history(open_ledger(), now=now, prices=prices), None
+    except NotADeltaTableError:
+        return CostHistory(prices=prices), None
+    except Exception as error:
+        failure = failure_of(error, where="the ledger")
+        problem = f"the usual order is used until the budget is spent: {failure}"
+        return CostHistory(prices=prices), problem
+
+
+def cost_history(
+    ledger: LedgerTable, *, now: datetime, prices: Prices | None = None
+) -> CostHistory:
+    """Returns the corrections from the runs of the last two months that did their work.
+
+    `NotADeltaTableError` if there is no ledger; otherwise the errors of reading a table.
+    """
+    parts = [
+        batch.filter(
+            pc.and_(
+                pc.equal(pc.fill_null(batch["outcome"], ""), "done"),
+                pc.is_valid(batch["expected_bytes"]),
+            )
+        )
+        for batch in ledger.batches(_READ, since_month=f"{now - _LOOKS_BACK:%Y-%m}")
+    ]
+    rows = pa.concat_tables(parts)
+    places = rows["table_uri"].combine_chunks().dictionary_encode()
+    identities = pa.array([identity_of(uri) for uri in places.dictionary.to_pylist()], pa.string())
+    taken = {
+        "table": pa.DictionaryArray.from_arrays(places.indices, identities).cast(pa.string()),
+        "operation": rows["operation"],
+        "started_at": rows["started_at"],
+        "expected_bytes": rows["expected_bytes"],
+        "expected_requests": rows["expected_requests"],
+        "cpu_seconds": pc.add(
+            pc.fill_null(rows["cpu_seconds"], 0.0), pc.fill_null(rows["spark_task_seconds"], 0.0)
+        ),
+        "seconds": rows["seconds"],
+        "bytes_rewritten": rows["bytes_written"],
+        "requests": total_of(rows, REQUESTS),
+        "money": costs_of(rows, prices or Prices()),
+    }
+    return CostHistory.of(pa.table(taken), prices)

@@ -1,0 +1,156 @@
+"""The account of a budget: what the operations of a day have taken, also in other processes.
+
+Each operation has an empty file in the state folder, whose name says what it is expected to take
+and, once it has ended, what it took. The file is put before the operation begins, and the others
+are listed after that: of two processes that begin at the same time, at least one sees the other.
+The file of a process that was killed stays, with what was expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from delta_maintenance import clock
+from delta_maintenance.address import digest_of
+from delta_maintenance.policies.budget.estimates import UNITS
+from delta_maintenance.policies.definition.budget import BudgetRule, Unit
+from delta_maintenance.policies.state_files import BUDGET_FOLDER
+from delta_maintenance.storage import Store
+
+Costs = Mapping[Unit, float]
+_NAME = re.compile(
+    r"(?P<day>\d{4}-\d\d-\d\d)\.(?P<run>\w+)\.(?P<owner>\w+)\.(?P<id>[\w-]+)"
+    r"\.(?P<state>begun|ended)\.(?P<costs>[\d.e+-]+(_[\d.e+-]+)*)\.spent"
+)
+_DAYS = timedelta(days=2)
+"""The time after which files are deleted: runs of a budget end before that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """What one operation takes, as its file says."""
+
+    day: str
+    run: str
+    owner: str
+    id: str
+    state: str = "begun"
+    costs: tuple[float, ...]
+
+    @property
+    def name(self) -> str:
+        costs = "_".join(f"{cost:.6g}" for cost in self.costs)
+        return f"{self.day}.{self.run}.{self.owner}.{self.id}.{self.state}.{costs}.spent"
+
+    @classmethod
+    def parse(cls, name: str) -> _Entry | None:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return None
+        costs = tuple(float(cost) for cost in match["costs"].split("_"))
+        values = {key: match[key] for key in ("day", "run", "owner", "id", "state")}
+        return cls(**values, costs=costs)
+
+
+@dataclass(slots=True, kw_only=True)
+class BudgetAccount:
+    """The account of one run over the tables of a policy."""
+
+    rule: BudgetRule
+    run_id: str
+    store: Store | None = None
+    """The state folder; without it, only the operations of this process count."""
+    now: clock.Clock = clock.now
+    new_id: clock.NewId = clock.new_id
+    _own: dict[str, _Entry] = field(default_factory=dict)
+    """Of this process, by ID."""
+
+    def left(self, owner: str | None = None) -> dict[Unit, float]:
+        """Returns what is left of the limits for the tables of an owner; units without a limit are
+        left out.
+        """
+        return self._left(self._entries(), owner)
+
+    def begin(self, expected: Costs, *, owner: str | None) -> str | None:
+        """Books what an operation is expected to take; returns its ID in the account.
+
+        None if nothing is left of a limit, so that the operation must wait.
+        """
+        entry = _Entry(
+            day=_day(self.now()),
+            run=digest_of(self.run_id),
+            owner=digest_of(owner or ""),
+            id=self.new_id(),
+            costs=tuple(expected.get(unit, 0.0) for unit in UNITS),
+        )
+        self._put(entry)
+        others = [other for other in self._entries() if other.id != entry.id]
+        if all(left > 0 for left in self._left(others, owner).values()):
+            return entry.id
+        self._remove(entry)
+        return None
+
+    def end(self, id: str, taken: Costs) -> None:
+        """Books what an operation took in place of what was expected."""
+        begun = self._own[id]
+        costs = tuple(taken.get(unit, 0.0) for unit in UNITS)
+        ended = _Entry(
+            day=begun.day, run=begun.run, owner=begun.owner, id=id, state="ended", costs=costs
+        )
+        self._put(ended)
+        if self.store is not None and ended.name != begun.name:
+            self.store.delete(f"{BUDGET_FOLDER}/{begun.name}")
+
+    def _left(self, entries: list[_Entry], owner: str | None) -> dict[Unit, float]:
+        rule, today, run = self.rule, _day(self.now()), digest_of(self.run_id)
+        share = rule.owners.get(owner or "")
+        left: dict[Unit, float] = {}
+        for limits, booked in (
+            (rule.day.amounts(), [entry for entry in entries if entry.day == today]),
+            (rule.run.amounts(), [entry for entry in entries if entry.run == run]),
+        ):
+            accounts = [(1.0, booked)]
+            if share is not None:
+                own = [entry for entry in booked if entry.owner == digest_of(owner or "")]
+                accounts.append((share, own))
+            for part, entries_of in accounts:
+                for unit, limit in limits.items():
+                    spent = sum(entry.costs[UNITS.index(unit)] for entry in entries_of)
+                    left[unit] = min(left.get(unit, limit), part * limit - spent)
+        return left
+
+    def _entries(self) -> list[_Entry]:
+        """The operations of these days, those that have ended by what they took."""
+        by_id = {entry.id: entry for entry in self._listed()} if self.store is not None else {}
+        return [*({**by_id, **self._own}).values()]
+
+    def _listed(self) -> Iterator[_Entry]:
+        assert self.store is not None
+        oldest = _day(self.now() - _DAYS)
+        ended = []
+        for file in self.store.list_from(BUDGET_FOLDER):
+            entry = _Entry.parse(file.path.rpartition("/")[2])
+            if entry is not None and entry.day < oldest:
+                self.store.delete(file.path)
+            elif entry is not None and entry.state == "ended":
+                ended.append(entry)
+            elif entry is not None:
+                yield entry
+        yield from ended
+
+    def _put(self, entry: _Entry) -> None:
+        if self.store is not None:
+            self.store.put(f"{BUDGET_FOLDER}/{entry.name}", b"{}")
+        self._own[entry.id] = entry
+
+    def _remove(self, entry: _Entry) -> None:
+        if self.store is not None:
+            self.store.delete(f"{BUDGET_FOLDER}/{entry.name}")
+        del self._own[entry.id]
+
+
+def _day(at: datetime) -> str:
+    return f"{at:%Y-%m-%d}"

@@ -1,0 +1,179 @@
+"""What an operation is expected to cost, from what the last runs of it took.
+
+A first estimate follows from the bytes and the requests that an assessment states, with constants
+measured in `benchmarks`. It is corrected by the median of what the last runs on the table took over
+their first estimates; without such runs, by that of runs of the same size on other tables. The band
+is the range of these runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_maintenance.operations.core.assessment import AssessedOperation
+from delta_maintenance.policies.definition.budget import Unit
+from delta_maintenance.policies.definition.ledger import Prices
+from delta_maintenance.policies.measuring import Cost, Expected
+
+REWRITING = frozenset({"optimize", "purge", "cluster", "expire"})
+"""Operations that write data files anew."""
+_CPU_SECONDS = 0.02
+_CPU_A_BYTE, _CPU_A_REQUEST = 1 / 60e6, 0.001
+"""Processor time of work on logs and listings, as in `benchmarks/results`."""
+_CPU_A_REWRITTEN_BYTE, _CPU_A_FILE_REQUEST = 1 / 30e6, 0.01
+"""The same of rewriting data files, with Zstandard."""
+_SECONDS_A_REQUEST = 0.01
+"""For which nothing is computed, beyond the processor time."""
+_RUNS = 5
+"""The number of last runs from which a correction is taken."""
+_UNKNOWN = (0.3, 3.0)
+"""The band of a first estimate that nothing corrects."""
+UNITS: tuple[Unit, ...] = ("cpu_seconds", "seconds", "bytes_rewritten", "requests", "money")
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What the last runs of an operation took over their first estimates, by unit."""
+
+    factors: Mapping[Unit, float]
+    least: float
+    most: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostHistory:
+    """Corrections from a ledger; without runs, estimates are those of the constants."""
+
+    of_table: Mapping[tuple[str, str], Correction] = field(default_factory=dict)
+    """By the identity of the table's address, and operation."""
+    of_size: Mapping[tuple[str, int], Correction] = field(default_factory=dict)
+    """By operation, and the magnitude of the first estimate."""
+    prices: Prices | None = None
+
+    @classmethod
+    def of(cls, rows: pa.Table, prices: Prices | None = None) -> CostHistory:
+        """Returns the corrections from rows of the last runs.
+
+        Columns: `table` (the identity of the address), `operation`, `started_at`,
+        `expected_bytes` and `expected_requests` as assessed, and what each run took by unit.
+        """
+        read = _numbers(rows["expected_bytes"])
+        requests = _numbers(rows["expected_requests"])
+        rewrites = pc.is_in(rows["operation"], pa.array(sorted(REWRITING))).to_numpy()
+        estimate = _first_estimate(read, requests, rewrites, prices)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = {unit: _numbers(rows[unit]) / estimate[unit] for unit in UNITS}
+        magnitude = np.log10(estimate["cpu_seconds"]).round().astype(np.int64)
+        columns = {
+            "table": rows["table"],
+            "operation": rows["operation"],
+            "magnitude": pa.array(magnitude),
+        }
+        for unit, ratio in ratios.items():
+            # Nothing is known of a unit that was not counted, or of which nothing was expected.
+            columns[unit] = pa.array(ratio, mask=~np.isfinite(ratio))
+        order = pc.sort_indices(rows, sort_keys=[("started_at", "descending")])
+        runs = pa.table(columns).take(order)
+        return cls(
+            of_table=_corrections(runs, ("table", "operation"), most=_RUNS),
+            of_size=_corrections(runs, ("operation", "magnitude"), most=10 * _RUNS),
+            prices=prices,
+        )
+
+    def expected(self, table: str, due: AssessedOperation) -> Expected:
+        """Returns what an operation on the table with an identity is expected to take."""
+        estimate = _first_estimate(
+            np.float64(due.bytes_to_read),
+            np.float64(due.requests),
+            np.bool_(due.operation in REWRITING),
+            self.prices,
+        )
+        magnitude = int(np.log10(estimate["cpu_seconds"]).round())
+        known = self.of_table.get((table, due.operation)) or self.of_size.get(
+            (due.operation, magnitude)
+        )
+        factors = known.factors if known is not None else {}
+        least, most = _UNKNOWN if known is None else (known.least, known.most)
+        return Expected(
+            bytes_to_read=due.bytes_to_read,
+            requests=due.requests,
+            costs={unit: float(estimate[unit]) * factors.get(unit, 1.0) for unit in UNITS},
+            least=least,
+            most=most,
+            runs=0 if known is None else known.runs,
+        )
+
+
+def taken_by(cost: Cost | None, seconds: float, operation: str, prices: Prices | None) -> Any:
+    """Returns what an operation took, by unit."""
+    cost = cost or Cost()
+    columns = {name: value or 0 for name, value in cost.to_json().items()}
+    money = 0.0
+    if prices is not None:
+        money = sum(price * columns[name] for name, price in prices.by_column().items())
+    return {
+        "cpu_seconds": columns["cpu_seconds"] + columns["spark_task_seconds"],
+        "seconds": seconds,
+        "bytes_rewritten": columns["bytes_written"] if operation in REWRITING else 0,
+        "requests": sum(value for name, value in columns.items() if name.startswith("requests_")),
+        "money": money,
+    }
+
+
+def _first_estimate(read: Any, requests: Any, rewrites: Any, prices: Prices | None) -> Any:
+    """Returns the cost by unit, of one operation or of many in columns."""
+    a_byte = np.where(rewrites, _CPU_A_REWRITTEN_BYTE, _CPU_A_BYTE)
+    a_request = np.where(rewrites, _CPU_A_FILE_REQUEST, _CPU_A_REQUEST)
+    cpu_seconds = _CPU_SECONDS + a_byte * read + a_request * requests
+    money = 0.0 * read
+    if prices is not None:
+        money = cpu_seconds * prices.cpu_hour / 3600 + requests * prices.requests.read / 1000
+    return {
+        "cpu_seconds": cpu_seconds,
+        "seconds": cpu_seconds + _SECONDS_A_REQUEST * requests,
+        "bytes_rewritten": read * rewrites,
+        "requests": requests,
+        "money": money,
+    }
+
+
+def _corrections(runs: pa.Table, keys: tuple[str, str], *, most: int) -> dict[Any, Correction]:
+    """Returns the medians of the newest runs of each group; `runs` has the newest first."""
+    number = np.arange(runs.num_rows)
+    codes = [np.unique(runs[key].to_numpy(), return_inverse=True)[1] for key in keys]
+    order = np.lexsort((number, *codes))
+    starts = np.flatnonzero(
+        np.any([np.diff(code[order], prepend=-1) != 0 for code in codes], axis=0)
+    )
+    place = number - np.repeat(starts, np.diff([*starts, runs.num_rows]))
+    newest = runs.take(pa.array(order[place < most]))
+    groups = newest.group_by(list(keys)).aggregate(
+        [
+            *((unit, "approximate_median") for unit in UNITS),
+            ("cpu_seconds", "min"),
+            ("cpu_seconds", "max"),
+            ("cpu_seconds", "count"),
+        ]
+    )
+    return {(row[keys[0]], row[keys[1]]): _correction(row) for row in groups.to_pylist()}
+
+
+def _correction(row: Mapping[str, Any]) -> Correction:
+    medians = {unit: row[f"{unit}_approximate_median"] for unit in UNITS}
+    known: dict[Unit, float] = {unit: value for unit, value in medians.items() if value is not None}
+    middle = known.get("cpu_seconds") or 1.0
+    least, most = row["cpu_seconds_min"], row["cpu_seconds_max"]
+    if least is None or row["cpu_seconds_count"] < 2:
+        return Correction(known, *_UNKNOWN, row["cpu_seconds_count"])
+    return Correction(known, least / middle, most / middle, row["cpu_seconds_count"])
+
+
+def _numbers(column: pa.ChunkedArray) -> Any:
+    return column.cast(pa.float64()).to_numpy()

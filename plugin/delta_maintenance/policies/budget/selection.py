@@ -1,0 +1,212 @@
+"""What a run does on each table within a budget, and why the rest waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from delta_maintenance import clock
+from delta_maintenance.address import identity_of
+from delta_maintenance.operations.core.assessment import AssessedOperation
+from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.flags import has_field
+from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.policies.budget.account import BudgetAccount
+from delta_maintenance.policies.budget.choice import Budget, BudgetChoice, DeferredWork, choose
+from delta_maintenance.policies.budget.debt import due_work
+from delta_maintenance.policies.budget.estimates import CostHistory, taken_by
+from delta_maintenance.policies.definition.budget import Unit
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.measuring import Expected
+from delta_maintenance.policies.models import Assessment, OperationOutcome, status_of
+
+_DAY = timedelta(days=1)
+UNIT_NAMES: Mapping[Unit, str] = {
+    "cpu_seconds": "processor time",
+    "seconds": "wall time",
+    "bytes_rewritten": "rewritten bytes",
+    "requests": "requests",
+    "money": "money",
+}
+WHY = {
+    "repair": "repair",
+    "deadline": "waited longest",
+    "log": "cheap upkeep of the log",
+    "gain": "gain for its cost",
+}
+"""Why an operation is chosen, for people."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allotment(Record):
+    """What a budget lets one table have in a run."""
+
+    max_bytes: dict[str, int] = field(default_factory=dict)
+    """By operation: the bytes of the parts that fit, of operations that are done in parts."""
+    deferred: dict[str, str] = field(default_factory=dict)
+    """By operation: why it waits."""
+    until: Instant | None = None
+    """When the operations that wait may run at the earliest; None for the next run."""
+
+    def defer(self, assessment: Assessment) -> Assessment:
+        """Returns the assessment with the operations that wait, and those that are done in part.
+
+        Operations that the choice did not know stay due.
+        """
+        operations = tuple(
+            self._deferred(operation) if operation.status == "due" else operation
+            for operation in assessment.operations
+        )
+        if operations == assessment.operations:
+            return assessment
+        return replace(assessment, operations=operations, status=status_of(operations))
+
+    def _deferred(self, due: AssessedOperation) -> AssessedOperation:
+        if due.operation in self.deferred:
+            return _defer(due, self.deferred[due.operation], self.until)
+        most = self.max_bytes.get(due.operation)
+        if most is None or due.options is None or not has_field(due.options, "max_bytes"):
+            return due
+        asked: int | None = getattr(due.options, "max_bytes")  # noqa: B009  not of all Options
+        options = replace(due.options, max_bytes=most if asked is None else min(asked, most))  # type: ignore[call-arg]  # has_field
+        return replace(due, options=options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The choice among the due operations of all tables."""
+
+    choice: BudgetChoice
+    limits: Mapping[Unit, float]
+    """What was left of the limits."""
+    until: datetime | None
+    allotments: Mapping[str, Allotment]
+    """By the names of tables with due operations."""
+
+    def defer(self, assessment: Assessment) -> Assessment:
+        """Returns the assessment of a table with the operations that wait."""
+        allotment = self.allotments.get(assessment.name)
+        return assessment if allotment is None else allotment.defer(assessment)
+
+
+def select_work(
+    assessed: Sequence[tuple[Assessment, PolicyTable]],
+    account: BudgetAccount,
+    history: CostHistory,
+    *,
+    ranked: bool = True,
+    now: datetime,
+) -> Selection:
+    """Chooses among the due operations of tables, with what is left in the account.
+
+    Without `ranked`, everything runs in the usual order as long as something is left.
+    """
+    rule, left = account.rule, account.left()
+    work = [
+        due_work(assessment, due, table, history.expected(identity_of(table.uri), due))
+        for assessment, table in assessed
+        for due in assessment.due
+    ]
+    until = _next_day(now) if rule.day.amounts() else None
+    limits = {unit: amount for unit, amount in left.items() if amount > 0}
+    reasons: dict[tuple[str, str], str] = {}
+    choice = BudgetChoice(chosen=(), deferred=(), spent={}, keeps_deadlines=True)
+    if len(limits) < len(left):
+        spent = [UNIT_NAMES[unit] for unit, amount in left.items() if amount <= 0]
+        nothing = f"the budget of {' and '.join(spent)} is spent"
+        reasons = {(item.table, item.operation): nothing for item in work}
+    elif ranked:
+        budget = Budget(
+            limits=limits, most_intervals=rule.most_intervals, every=_DAY, owner_shares=rule.owners
+        )
+        choice = choose(work, budget, now=now)
+        reasons = {
+            (item.work.table, item.work.operation): deferral_text(item) for item in choice.deferred
+        }
+    parts = {
+        (item.work.table, item.work.operation): item.parts
+        for item in choice.chosen
+        if item.parts < len(item.work.parts)
+    }
+    return Selection(
+        choice=choice,
+        limits=limits,
+        until=until,
+        allotments={
+            assessment.name: Allotment(
+                max_bytes={
+                    due.operation: sum(part.bytes for part in due.parts[:number])
+                    for due in assessment.due
+                    if (number := parts.get((assessment.name, due.operation))) is not None
+                },
+                deferred={
+                    due.operation: why
+                    for due in assessment.due
+                    if (why := reasons.get((assessment.name, due.operation))) is not None
+                },
+                until=until,
+            )
+            for assessment, _ in assessed
+            if assessment.due
+        },
+    )
+
+
+def deferral_text(item: DeferredWork) -> str:
+    """Returns why an operation waits, in one clause."""
+    if item.better:
+        first = f"{count_text(item.better, 'operation')} with more gain for their cost"
+    else:
+        first = "repairs and what has waited longest"
+    needs = f"it needs {item.needs:.0%} of the budget, and {item.left:.0%} is left"
+    return f"after {first}, {needs}"
+
+
+@dataclass(kw_only=True)
+class TableBudget:
+    """The budget of the run on one table: its allotment, and the account of all tables."""
+
+    table: PolicyTable
+    account: BudgetAccount
+    history: CostHistory = field(default_factory=CostHistory)
+    allotment: Allotment = field(default_factory=Allotment)
+    _spent: set[str] = field(default_factory=set)
+    """The operations that found nothing left in the account."""
+
+    def defer(self, assessment: Assessment) -> Assessment:
+        """Returns the assessment with the operations that wait."""
+        until = _next_day(self.account.now()) if self.account.rule.day.amounts() else None
+        waiting = {name: "the budget is spent" for name in self._spent}
+        spent = Allotment(deferred=waiting, until=until)
+        return spent.defer(self.allotment.defer(assessment))
+
+    def begin(self, due: AssessedOperation) -> str | None:
+        """Books an operation; None if it must wait."""
+        expected = self.expected(due)
+        booked = self.account.begin(expected.costs, owner=self.table.owner)
+        if booked is None:
+            self._spent.add(due.operation)
+        return booked
+
+    def end(self, booked: str, outcome: OperationOutcome) -> None:
+        """Books what the operation took."""
+        taken = taken_by(outcome.cost, outcome.seconds, outcome.operation, self.history.prices)
+        self.account.end(booked, taken)
+
+    def expected(self, due: AssessedOperation) -> Expected:
+        """Returns what an operation is expected to take."""
+        return self.history.expected(identity_of(self.table.uri), due)
+
+
+def _defer(due: AssessedOperation, why: str, until: datetime | None) -> AssessedOperation:
+    reason = f"{due.reason}, but deferred {_when(until)}: {why}"
+    return replace(due, status="deferred", reason=reason, due_at=until)
+
+
+def _when(until: datetime | None) -> str:
+    return "to the next run" if until is None else f"until {clock.text(until)}"
+
+
+def _next_day(now: datetime) -> datetime:
+    return now.replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
