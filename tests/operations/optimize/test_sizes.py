@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -89,3 +90,16 @@ def test_a_sample_that_cannot_be_read_prevents_no_plan() -> None:
     assert (
         optimize.plan(Table(made.store).snapshot(), options, context=RunContext.at(NOW)).bins == 4
     )
+
+
+def test_files_that_had_to_wait_are_merged_with_those_of_an_earlier_run() -> None:
+    """Nothing was appended within a week of the second plan."""
+    made = table_of({})
+    table = Table(made.store)
+    optimized(table, 64 << 20)
+    made.builder.commits[table.latest_version()] = []
+    for number in range(3):
+        made.append(rows((SOURCES + number) * ROWS))
+    context = RunContext.at(NOW + timedelta(days=40))
+    plan = optimize.plan(table.snapshot(), OptimizeOptions(), context=context)
+    assert (plan.files, plan.files_after) == (4, 1), plan.left_alone

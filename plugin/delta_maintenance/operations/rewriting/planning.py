@@ -120,7 +120,7 @@ def survey(
     choice = chosen(ratio=1.0 if ratio is None else ratio)
     if ratio is None and choice.has_neighbours(files):
         choice = chosen(ratio=_sampled_ratio(snapshot, files, choice, contract))
-    choice = not_too_often(files, choice, budget=_budget(files, now))
+    choice = not_too_often(files, choice, budget=_budget(files, choice, now))
     choice = limited(files, choice, max_bytes=options.max_bytes, max_files=options.max_files)
     engine, engine_reason = chosen_engine(options, int(files.size[choice.rows].sum()))
     return Survey(
@@ -269,10 +269,16 @@ def doubled_note(files: int) -> tuple[str, ...]:
     )
 
 
-def _budget(files: LiveColumns, now: datetime) -> float:
-    """Returns how many bytes of earlier rewrites may be rewritten now, based on the last week."""
+def _budget(files: LiveColumns, choice: Choice, now: datetime) -> float:
+    """Returns how many bytes of earlier rewrites may be rewritten now, based on the last week.
+
+    Chosen files that no rewrite has made count at any age: the merging of a table that is appended
+    to no longer, or that had to wait, does not wait for further appends.
+    """
     since = epoch_millis(now - _WEEK)
-    fresh = (files.target == 0) & (files.modified >= since)
+    recent = files.modified >= since
+    recent[choice.rows] = True
+    fresh = (files.target == 0) & recent
     lately = files.replaced.at >= since
     gone = files.replaced.size[lately & ~files.replaced.made].sum()
     again = files.replaced.size[lately & files.replaced.made].sum()
