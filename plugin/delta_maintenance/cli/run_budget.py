@@ -81,36 +81,11 @@ class RunBudget:
         assessment = self._by_name[table.name]
         return None if assessment.due else result_without_run(assessment)
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the choice as a JSON document."""
-        choice = self.selection.choice
-        chosen = [
-            {**_work_json(item.work), "parts": item.parts, "why": item.why}
-            for item in choice.chosen
-        ]
-        deferred = [
-            {
-                **_work_json(item.work),
-                "better": item.better,
-                "needs": item.needs,
-                "left": item.left,
-                "until": None if self.selection.until is None else clock.text(self.selection.until),
-            }
-            for item in choice.deferred
-        ]
-        return {
-            "limits": dict(self.selection.limits),
-            "expected": dict(choice.spent),
-            "keeps_deadlines": choice.keeps_deadlines,
-            "chosen": chosen,
-            "deferred": deferred,
-        }
-
 
 def print_choice(budget: RunBudget, *, as_json: bool) -> None:
     """Prints what the budget lets run, in order, and why the rest waits."""
     if as_json:
-        print_json(budget.to_json())
+        print_json(budget.selection.to_json())
         return
     from delta_maintenance.policies.budget.selection import WHY, deferral_text
 
@@ -136,16 +111,6 @@ def _amount(unit: Unit, amount: float) -> str:
     if unit not in ("seconds", "cpu_seconds"):
         return f"{amount:,.2f}" if unit == "money" else f"{amount:,.0f}"
     return f"{amount:.2f} s" if amount < 60 else duration_text(timedelta(seconds=round(amount)))
-
-
-def _work_json(work: DueWork) -> dict[str, object]:
-    return {
-        "table": work.table,
-        "operation": work.operation,
-        "due_since": clock.text(work.due_since),
-        "spares_requests_a_day": sum(part.gain for part in work.parts),
-        "costs": [dict(part.cost) for part in work.parts],
-    }
 
 
 def _cells(work: DueWork, parts: int) -> tuple[str, str, str, str]:

@@ -33,7 +33,7 @@ def print_results(
         lines = [(result.name, text) for result in results if (text := _text(result))]
         if lines:
             print_lines(("table", "outcome"), lines)
-        for line in _blocked_lines(results):
+        for line in _waiting_lines(results):
             print(line)
     for line in _sums(results, acknowledged):
         print(line)
@@ -103,23 +103,28 @@ def _details(outcome: OperationOutcome) -> Iterator[str]:
         yield f"{count_text(amounts.deleted_files, 'file')}, {size_text(amounts.deleted_bytes)}"
 
 
-def _blocked_lines(results: Sequence[RunResult]) -> Iterator[str]:
-    """One line for each cause that blocks operations, with their names."""
-    blocked: dict[str, dict[tuple[str, str], None]] = {}
+def _waiting_lines(results: Sequence[RunResult]) -> Iterator[str]:
+    """One line for each cause that blocks operations, with their names, and one for all that the
+    budget defers.
+    """
+    waiting: dict[str, dict[tuple[str, str], str]] = {}
     for result in results:
-        for operation in _blocked(result):
+        for operation in _waiting(result):
             cause = operation.reason.rpartition(", but ")[2]
-            blocked.setdefault(cause, {})[result.name, operation.operation] = None
-    for cause, pairs in blocked.items():
-        tables, operations = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
+            key = cause if operation.status == "blocked" else ""
+            waiting.setdefault(key, {})[result.name, operation.operation] = cause
+    for key, causes in waiting.items():
+        tables, operations = (list(dict.fromkeys(names)) for names in zip(*causes, strict=True))
         where = tables[0] if len(tables) == 1 else f"{len(tables):,} tables, such as {tables[0]}"
-        yield f"blocked on {where}: {', '.join(operations)}: {cause}"
+        state, cause = "blocked" if key else "deferred", next(iter(causes.values()))
+        cause = cause.removeprefix("deferred ")
+        yield f"{state} on {where}: {', '.join(operations)}: {cause}"
 
 
-def _blocked(result: RunResult) -> Sequence[AssessedOperation]:
+def _waiting(result: RunResult) -> Sequence[AssessedOperation]:
     assessment = result.newest_assessment
     operations = assessment.operations if assessment is not None else ()
-    return [operation for operation in operations if operation.status == "blocked"]
+    return [operation for operation in operations if operation.status in ("blocked", "deferred")]
 
 
 def _status(result: RunResult, acknowledged: Mapping[str, Acknowledgement]) -> str:
@@ -145,8 +150,8 @@ def _rows(
         )
     if not result.outcomes:
         yield result.name, "", _status(result, acknowledged), "", ""
-    for operation in _blocked(result):
-        yield "", operation.operation, "blocked", "", operation.reason
+    for operation in _waiting(result):
+        yield "", operation.operation, operation.status, "", operation.reason
 
 
 def _sums(

@@ -77,7 +77,7 @@ def cost_history(
         ),
         "seconds": rows["seconds"],
         "bytes_rewritten": rows["bytes_written"],
-        "requests": total_of(rows, REQUESTS),
+        "requests": pc.if_else(pc.is_valid(rows["requests_read"]), total_of(rows, REQUESTS), None),
         "money": costs_of(rows, prices or Prices()),
     }
     return CostHistory.of(pa.table(taken), prices)

@@ -51,7 +51,7 @@ def run_on(
     clock = now or (lambda: NOW)
     assert isinstance(table.store, MemoryStore)
     table.store.now_ms = lambda: epoch_millis(NOW)
-    parts = {name: o.pop(name, None) for name in ("submit", "lease", "save_files")}
+    parts = {name: o.pop(name, None) for name in ("submit", "lease", "save_files", "budget")}
     environment = RunEnvironment(now=clock, **parts)
     return run(table.open(), policy_table, environment=environment, **o)
 

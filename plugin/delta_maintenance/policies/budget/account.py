@@ -8,19 +8,24 @@ The file of a process that was killed stays, with what was expected.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from delta_maintenance import clock
 from delta_maintenance.address import digest_of
+from delta_maintenance.errors import DeltaMaintenanceError
 from delta_maintenance.policies.budget.estimates import UNITS
 from delta_maintenance.policies.definition.budget import BudgetRule, Unit
 from delta_maintenance.policies.state_files import BUDGET_FOLDER
 from delta_maintenance.storage import Store
 
+T = TypeVar("T")
 Costs = Mapping[Unit, float]
+_log = logging.getLogger(__name__)
 _NAME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)\.(?P<run>\w+)\.(?P<owner>\w+)\.(?P<id>[\w-]+)"
     r"\.(?P<state>begun|ended)\.(?P<costs>[\d.e+-]+(_[\d.e+-]+)*)\.spent"
@@ -94,15 +99,14 @@ class BudgetAccount:
         return None
 
     def end(self, id: str, taken: Costs) -> None:
-        """Books what an operation took in place of what was expected."""
+        """Books what an operation took in place of what was expected, as far as it is known."""
         begun = self._own[id]
-        costs = tuple(taken.get(unit, 0.0) for unit in UNITS)
+        costs = tuple(map(taken.get, UNITS, begun.costs))
         ended = _Entry(
             day=begun.day, run=begun.run, owner=begun.owner, id=id, state="ended", costs=costs
         )
         self._put(ended)
-        if self.store is not None and ended.name != begun.name:
-            self.store.delete(f"{BUDGET_FOLDER}/{begun.name}")
+        self._shared(lambda store: store.delete(f"{BUDGET_FOLDER}/{begun.name}"))
 
     def _left(self, entries: list[_Entry], owner: str | None) -> dict[Unit, float]:
         rule, today, run = self.rule, _day(self.now()), digest_of(self.run_id)
@@ -124,17 +128,16 @@ class BudgetAccount:
 
     def _entries(self) -> list[_Entry]:
         """The operations of these days, those that have ended by what they took."""
-        by_id = {entry.id: entry for entry in self._listed()} if self.store is not None else {}
-        return [*({**by_id, **self._own}).values()]
+        listed = self._shared(lambda store: {each.id: each for each in self._listed(store)})
+        return [*{**(listed or {}), **self._own}.values()]
 
-    def _listed(self) -> Iterator[_Entry]:
-        assert self.store is not None
+    def _listed(self, store: Store) -> Iterator[_Entry]:
         oldest = _day(self.now() - _DAYS)
         ended = []
-        for file in self.store.list_from(BUDGET_FOLDER):
+        for file in store.list_from(BUDGET_FOLDER):
             entry = _Entry.parse(file.path.rpartition("/")[2])
             if entry is not None and entry.day < oldest:
-                self.store.delete(file.path)
+                store.delete(file.path)
             elif entry is not None and entry.state == "ended":
                 ended.append(entry)
             elif entry is not None:
@@ -142,14 +145,25 @@ class BudgetAccount:
         yield from ended
 
     def _put(self, entry: _Entry) -> None:
-        if self.store is not None:
-            self.store.put(f"{BUDGET_FOLDER}/{entry.name}", b"{}")
+        self._shared(lambda store: store.put(f"{BUDGET_FOLDER}/{entry.name}", b""))
         self._own[entry.id] = entry
 
     def _remove(self, entry: _Entry) -> None:
-        if self.store is not None:
-            self.store.delete(f"{BUDGET_FOLDER}/{entry.name}")
+        self._shared(lambda store: store.delete(f"{BUDGET_FOLDER}/{entry.name}"))
         del self._own[entry.id]
+
+    def _shared(self, request: Callable[[Store], T]) -> T | None:
+        """Returns the answer of the state folder. Work does not wait for one that fails: from then
+        on, only the operations of this process count.
+        """
+        if self.store is None:
+            return None
+        try:
+            return request(self.store)
+        except DeltaMaintenanceError as error:
+            _log.warning("the budget counts only this process, without its folder: %s", error)
+            self.store = None
+            return None
 
 
 def _day(at: datetime) -> str:

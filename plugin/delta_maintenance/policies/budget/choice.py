@@ -20,6 +20,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Literal
 
+from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.definition.budget import Unit
 
 Stage = Literal["repair", "log", "files"]
@@ -32,22 +33,22 @@ _PLANNED_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Record):
     """A part of an operation that can be run by itself, after the parts before it."""
 
     gain: float
     """What readers are spared in a day."""
-    cost: Mapping[Unit, float]
+    cost: dict[Unit, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DueWork:
+class DueWork(Record):
     """An operation that is due on a table."""
 
     table: str
     operation: str
     stage: Stage
-    due_since: datetime
+    due_since: Instant
     interval: timedelta
     """The shortest time between two runs of the operation, by the policy."""
     parts: tuple[Part, ...]
@@ -70,7 +71,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChosenWork:
+class ChosenWork(Record):
     """Parts of an operation that fit into the budget."""
 
     work: DueWork
@@ -80,7 +81,7 @@ class ChosenWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeferredWork:
+class DeferredWork(Record):
     """An operation of which no part is chosen."""
 
     work: DueWork
@@ -93,13 +94,13 @@ class DeferredWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetChoice:
+class BudgetChoice(Record):
     """What a run does, in this order, and what it defers."""
 
     chosen: tuple[ChosenWork, ...]
     deferred: tuple[DeferredWork, ...]
     """By falling gain over cost."""
-    spent: Mapping[Unit, float]
+    spent: dict[Unit, float]
     """The expected cost of what is chosen."""
     keeps_deadlines: bool
     """Whether the budget suffices for all deadlines of the operations that are due now."""

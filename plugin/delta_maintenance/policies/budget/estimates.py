@@ -112,19 +112,20 @@ class CostHistory:
 
 
 def taken_by(cost: Cost | None, seconds: float, operation: str, prices: Prices | None) -> Any:
-    """Returns what an operation took, by unit."""
+    """Returns what an operation took, by unit; units that nobody counted are left out."""
     cost = cost or Cost()
     columns = {name: value or 0 for name, value in cost.to_json().items()}
     money = 0.0
     if prices is not None:
         money = sum(price * columns[name] for name, price in prices.by_column().items())
-    return {
-        "cpu_seconds": columns["cpu_seconds"] + columns["spark_task_seconds"],
-        "seconds": seconds,
-        "bytes_rewritten": columns["bytes_written"] if operation in REWRITING else 0,
-        "requests": sum(value for name, value in columns.items() if name.startswith("requests_")),
-        "money": money,
-    }
+    taken = {"seconds": seconds, "money": money}
+    if cost.cpu_seconds is not None:
+        taken["cpu_seconds"] = cost.cpu_seconds + (cost.spark_task_seconds or 0)
+    if cost.requests_read is not None:
+        taken["requests"] = sum(columns[name] for name in columns if name.startswith("requests_"))
+    if cost.bytes_written is not None:
+        taken["bytes_rewritten"] = cost.bytes_written if operation in REWRITING else 0
+    return taken
 
 
 def _first_estimate(read: Any, requests: Any, rewrites: Any, prices: Prices | None) -> Any:

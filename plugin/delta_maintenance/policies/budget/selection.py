@@ -74,14 +74,14 @@ class Allotment(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class Selection(Record):
     """The choice among the due operations of all tables."""
 
     choice: BudgetChoice
-    limits: Mapping[Unit, float]
+    limits: dict[Unit, float]
     """What was left of the limits."""
-    until: datetime | None
-    allotments: Mapping[str, Allotment]
+    until: Instant | None
+    allotments: dict[str, Allotment]
     """By the names of tables with due operations."""
 
     def defer(self, assessment: Assessment) -> Assessment:

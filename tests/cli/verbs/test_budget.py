@@ -1,0 +1,107 @@
+"""`run` and `assess` within the budget of a policy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.vacuum_tables import Folder
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    """Three tables, of which a day has budget for one checkpoint."""
+    write_tables(tmp_path)
+    path = tmp_path / "policy.yaml"
+    tables = "".join(f"  - {{name: t{n}, uri: {tmp_path}/t{n}}}\n" for n in range(3))
+    path.write_text(
+        "version: 1\n"
+        "defaults: {checkpoint: {max_commits: 3}}\n"
+        f"ledger: {{uri: {tmp_path}/ledger, maintenance: false}}\n"
+        "budget: {day: {processor_time: 1 millisecond}}\n"
+        f"tables:\n{tables}"
+    )
+    return path
+
+
+def write_tables(folder: Path) -> None:
+    for number in range(3):
+        table = Folder(folder / f"t{number}", first=[protocol(), metadata()])
+        for commit in range(5 + 5 * number):
+            table.log(add(f"{commit}.parquet"))
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.parts[-3] for path in folder.glob("t*/_delta_log/*.checkpoint.parquet"))
+
+
+def outcomes(cli: Any, policy: Path) -> list[tuple[str, str, str]]:
+    rows = json.loads(cli("ledger", policy, "--json").out)
+    return [(row["table_name"], row["operation"], row["outcome"]) for row in rows]
+
+
+def test_a_run_does_what_the_budget_of_a_day_permits_and_says_why_the_rest_waits(
+    cli: Any, policy: Path, tmp_path: Path
+) -> None:
+    words = ("run", policy, "--state", tmp_path / "state")
+    first = cli(*words)
+    assert first.status == 0 and "3 tables: 2 deferred, 1 done" in first.out, first.out
+    assert "deferred on 2 tables, such as t0: checkpoint: " in first.out
+    assert checkpoints(tmp_path) == ["t2"]
+    second = cli(*words)
+    assert second.status == 0 and checkpoints(tmp_path) == ["t2"]
+    assert "the budget of processor time is spent" in second.out
+    assert outcomes(cli, policy).count(("t0", "checkpoint", "deferred")) == 2
+    assert ("t2", "checkpoint", "done") in outcomes(cli, policy)
+
+
+def test_a_run_in_shadow_records_the_choice_and_changes_nothing(
+    cli: Any, policy: Path, tmp_path: Path
+) -> None:
+    outcome = cli("run", policy, "--state", tmp_path / "state", "--shadow")
+    assert outcome.status == 0 and "1 operation to run, 2 operations deferred" in outcome.out
+    assert checkpoints(tmp_path) == []
+    assert sorted(outcomes(cli, policy)) == [
+        ("t0", "checkpoint", "deferred"),
+        ("t1", "checkpoint", "deferred"),
+        ("t2", "checkpoint", "chosen"),
+    ]
+    assert json.loads(cli("ledger", policy, "--by", "table", "--json").out) == []
+
+
+def test_an_assessment_shows_the_order_and_the_cut_off(
+    cli: Any, policy: Path, tmp_path: Path
+) -> None:
+    outcome = cli("assess", policy, "--state", tmp_path / "state", "--budget")
+    lines = outcome.out.splitlines()
+    assert [line.split()[1] for line in lines[1:4]] == ["t2", "t1", "t0"]
+    assert lines[-2].startswith("1 operation to run, 2 operations deferred until ")
+    assert lines[-1].startswith("processor time: ")
+    choice = json.loads(cli("assess", policy, "--budget", "--json").out)["choice"]
+    assert [item["work"]["table"] for item in choice["chosen"]] == ["t2"]
+    assert [item["work"]["table"] for item in choice["deferred"]] == ["t1", "t0"]
+
+
+def test_a_budget_without_a_folder_or_a_readable_ledger_is_said(
+    cli: Any, policy: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "ledger" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / f"{1:020}.json").write_text("{}")
+    outcome = cli("run", policy)
+    assert outcome.status == 0, outcome
+    assert "without --state, the limits of a day count only" in outcome.err
+    assert "the usual order is used until the budget is spent" in outcome.err
+    assert len(checkpoints(tmp_path)) == 1
+
+
+def test_a_policy_without_a_budget_has_no_choice(cli: Any, tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"version: 1\ntables: [{{uri: {tmp_path}/t}}]\n")
+    for words in (["assess", path, "--budget"], ["run", path, "--shadow"]):
+        outcome = cli(*words)
+        assert outcome.status == 2 and "the policy has no budget" in outcome.err

@@ -1,0 +1,169 @@
+"""The account of a budget, shared by processes that begin, end and are killed at any point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from delta_maintenance.errors import StorageError
+from delta_maintenance.policies.budget.account import BudgetAccount
+from delta_maintenance.policies.definition.budget import BudgetRule
+from delta_maintenance.storage import FileStatus, MemoryStore
+from tests.support.suite.play import examples
+
+NOW = datetime(2026, 11, 30, 23, tzinfo=UTC)
+LIMIT = 10
+
+
+def account(store: MemoryStore | None, run_id: str = "run", **limits: Any) -> BudgetAccount:
+    budget = BudgetRule.model_validate(limits or {"day": {"processor_time": f"{LIMIT} s"}})
+    numbers = count()
+    return BudgetAccount(
+        rule=budget,
+        run_id=run_id,
+        store=store,
+        now=lambda: NOW,
+        new_id=lambda: f"{run_id}-{next(numbers)}",
+    )
+
+
+def begin(of: BudgetAccount, seconds: float, owner: str | None = None) -> str | None:
+    return of.begin({"cpu_seconds": seconds}, owner=owner)
+
+
+class Processes(RuleBasedStateMachine):
+    """Three processes, which know of each other by the folder alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = MemoryStore()
+        self.started = 0
+        self.accounts = [self.start() for _ in range(3)]
+        self.begun: dict[str, tuple[int, float]] = {}
+        self.booked: dict[str, float] = {}
+
+    def start(self) -> BudgetAccount:
+        self.started += 1
+        return account(self.store, f"run{self.started}")
+
+    @rule(process=st.integers(0, 2), seconds=st.floats(0.1, 8))
+    def begin(self, process: int, seconds: float) -> None:
+        spent = sum(self.booked.values())
+        booked = begin(self.accounts[process], seconds)
+        assert (booked is not None) == (spent < LIMIT - 1e-4), (spent, booked)
+        if booked is not None:
+            self.begun[booked], self.booked[booked] = (process, seconds), seconds
+
+    @rule(share=st.floats(0, 1), data=st.data())
+    def end(self, share: float, data: st.DataObject) -> None:
+        if self.begun:
+            booked = data.draw(st.sampled_from(sorted(self.begun)))
+            process, seconds = self.begun.pop(booked)
+            self.accounts[process].end(booked, {"cpu_seconds": share * seconds})
+            self.booked[booked] = share * seconds
+
+    @rule(process=st.integers(0, 2))
+    def kill(self, process: int) -> None:
+        """What it has begun stays booked."""
+        self.accounts[process] = self.start()
+        self.begun = {name: by for name, by in self.begun.items() if by[0] != process}
+
+    @invariant()
+    def the_budget_is_exceeded_by_at_most_one_operation(self) -> None:
+        spent = sum(self.booked.values())
+        assert spent <= LIMIT + max(self.booked.values(), default=0) + 1e-4
+        left = account(self.store, "reader").left()["cpu_seconds"]
+        assert abs(left - (LIMIT - spent)) < 1e-3, (left, spent)
+
+
+TestProcesses = Processes.TestCase
+TestProcesses.settings = settings(max_examples=examples(50), deadline=None)
+
+
+class Interrupted(MemoryStore):
+    """Lets another process do something before a listing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before_listing: Any = None
+
+    def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+        pending, self.before_listing = self.before_listing, None
+        if pending is not None:
+            pending()
+        return super().list_from(directory, start)
+
+
+def test_of_two_that_begin_at_the_same_time_at_most_one_exceeds_the_budget() -> None:
+    store = Interrupted()
+    first, second = account(store, "first"), account(store, "second")
+    outcomes: list[str | None] = []
+    store.before_listing = lambda: outcomes.append(begin(second, 11))
+    outcomes.append(begin(first, 11))
+    assert sum(outcome is not None for outcome in outcomes) <= 1
+
+
+def test_what_took_more_than_expected_counts_and_limits_of_a_run_hold_over_its_tasks() -> None:
+    store = MemoryStore()
+    one = account(store, "run", run={"requests": 100})
+    other_task = account(store, "run", run={"requests": 100})
+    other_task.new_id = lambda: "other"
+    booked = one.begin({"requests": 1.0}, owner=None)
+    assert booked is not None
+    one.end(booked, {"requests": 500.0})
+    assert other_task.begin({"requests": 1.0}, owner=None) is None
+    assert account(store, "another", run={"requests": 100}).left() == {"requests": 100}
+
+
+def test_an_owner_has_at_most_its_share_and_leaves_the_rest_to_others() -> None:
+    store = MemoryStore()
+    limits = {"day": {"processor_time": "10 s"}, "owners": {"sales": 0.3}}
+    of = account(store, "run", **limits)
+    assert begin(of, 3, "sales") and begin(of, 1, "sales") is None
+    assert of.left("sales")["cpu_seconds"] == 0 and of.left("finance")["cpu_seconds"] == 7
+    assert begin(of, 6, "finance")
+
+
+def test_a_day_begins_at_midnight_and_old_files_are_deleted() -> None:
+    store = MemoryStore()
+    of = account(store)
+    assert begin(of, 10) and begin(of, 1) is None
+    of.now = lambda: NOW + timedelta(hours=1)
+    assert begin(of, 1)
+    later = account(store)
+    later.now = lambda: NOW + timedelta(days=4)
+    assert later.left()["cpu_seconds"] == LIMIT
+    assert [*store.list_from("budget")] == []
+
+
+def test_files_of_others_in_the_folder_are_left_alone() -> None:
+    store = MemoryStore()
+    for name in ("2026-11-30.spent", "notes.txt", "2026-11-30.a.b.c.begun.x.spent"):
+        store.put(f"budget/{name}", b"")
+    assert account(store).left()["cpu_seconds"] == LIMIT
+    assert len([*store.list_from("budget")]) == 3
+
+
+def test_work_does_not_wait_for_a_folder_that_fails(caplog: Any) -> None:
+    class Full(MemoryStore):
+        def put(self, path: str, data: bytes) -> None:
+            raise StorageError("the disk is full")
+
+    of = account(Full())
+    assert begin(of, 10) is not None
+    assert begin(of, 1) is None, "it still counts its own"
+    assert [record.message for record in caplog.records] == [
+        "the budget counts only this process, without its folder: the disk is full"
+    ]
+
+
+def test_without_a_folder_only_this_process_counts() -> None:
+    of = account(None)
+    assert begin(of, 10) is not None and begin(of, 1) is None
+    assert begin(account(None), 10) is not None

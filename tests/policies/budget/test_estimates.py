@@ -1,0 +1,130 @@
+"""What operations are expected to take, from the rows of a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delta_maintenance.address import identity_of
+from delta_maintenance.ledger import Delivery, LedgerTable
+from delta_maintenance.ledger.costs import known_costs
+from delta_maintenance.ledger.rows import Origin, rows_of
+from delta_maintenance.operations.core.assessment import AssessedOperation
+from delta_maintenance.policies.budget.estimates import CostHistory
+from delta_maintenance.policies.definition.budget import Unit
+from delta_maintenance.policies.definition.ledger import Prices
+from delta_maintenance.policies.measuring import Cost
+from delta_maintenance.policies.models import OperationOutcome, RunResult
+from delta_maintenance.storage import MemoryStore
+from tests.support.tables.vacuum_tables import Folder
+
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+ORDERS, EVENTS = "s3://lake/orders", "s3://lake/events"
+PRICES = Prices.model_validate({"cpu_hour": 3.6, "requests": {"read": 1}})
+
+
+def due(operation: str = "optimize", *, size: int = 300_000_000) -> AssessedOperation:
+    return AssessedOperation(
+        operation=operation, status="due", reason="", bytes_to_read=size, requests=100
+    )
+
+
+def record(ledger: LedgerTable, uri: str, seconds: list[float], **cost: Any) -> None:
+    """Records runs of `optimize` that took so many seconds of processor time, the last one last."""
+    for number, taken in enumerate(seconds):
+        at = NOW - timedelta(days=len(seconds) - number)
+        values = {"cpu_seconds": taken, "requests_read": 200, "bytes_written": 100, **cost}
+        outcome = OperationOutcome(
+            operation="optimize",
+            status="done",
+            reason="",
+            started_at=at,
+            seconds=taken * 2,
+            cost=Cost(**values),
+            expected=CostHistory().expected(identity_of(uri), due()),
+        )
+        result = RunResult(
+            name=uri, uri=uri, status="done", started_at=at, ended_at=at, outcomes=(outcome,)
+        )
+        run_id = f"{uri}-{number}"
+        rows = rows_of(result, Origin(done_by="python", run_id=run_id))
+        ledger.append(Delivery(run_id=run_id, rows=rows))
+
+
+def history(ledger: LedgerTable, prices: Prices | None = None) -> CostHistory:
+    known, problem = known_costs(lambda: ledger, now=NOW, prices=prices)
+    assert problem is None
+    return known
+
+
+def costs(of: CostHistory, uri: str, **work: Any) -> Mapping[Unit, float]:
+    return of.expected(identity_of(uri), due(**work)).costs
+
+
+def test_the_last_five_runs_of_a_table_count_and_other_tables_learn_from_them() -> None:
+    ledger = LedgerTable(MemoryStore())
+    record(ledger, ORDERS, [500, 500, 20, 21, 22, 23, 24])
+    known = history(ledger)
+    expected = known.expected(identity_of(ORDERS), due())
+    assert expected.costs["cpu_seconds"] == pytest.approx(22)
+    assert expected.costs["seconds"] == pytest.approx(44)
+    assert expected.costs["requests"] == 200 and expected.costs["bytes_rewritten"] == 100
+    assert (expected.least, expected.most) == pytest.approx((20 / 22, 24 / 22))
+    assert expected.runs == 5
+    # A table of the same size, and one of another size, of which nothing is known.
+    assert costs(known, EVENTS)["cpu_seconds"] == pytest.approx(23)
+    first = costs(CostHistory(), EVENTS, size=3_000_000_000)
+    assert costs(known, EVENTS, size=3_000_000_000) == first
+    assert costs(known, ORDERS, operation="purge") == costs(CostHistory(), ORDERS)
+
+
+def test_more_work_costs_more() -> None:
+    ledger = LedgerTable(MemoryStore())
+    record(ledger, ORDERS, [22, 22])
+    known = history(ledger)
+    double = costs(known, ORDERS, size=600_000_000)["cpu_seconds"]
+    assert 1.8 * 22 < double < 2.2 * 22
+
+
+def test_what_a_store_does_not_count_is_not_learned() -> None:
+    ledger = LedgerTable(MemoryStore())
+    record(ledger, ORDERS, [22], requests_read=None)
+    assert costs(history(ledger), ORDERS)["requests"] == 100
+
+
+def test_money_follows_the_prices() -> None:
+    ledger = LedgerTable(MemoryStore())
+    record(ledger, ORDERS, [1000])
+    money = costs(history(ledger, PRICES), ORDERS)["money"]
+    assert money == pytest.approx(1000 * 3.6 / 3600 + 200 / 1000)
+
+
+def test_without_a_ledger_estimates_are_those_of_the_constants() -> None:
+    for open_ledger in (None, lambda: LedgerTable(MemoryStore())):
+        known, problem = known_costs(open_ledger, now=NOW, prices=None)
+        assert problem is None and known == CostHistory()
+
+
+def test_a_ledger_that_cannot_be_read_is_said() -> None:
+    damaged = Folder()
+    damaged.write("_delta_log/00000000000000000001.json", b"{}")
+    known, problem = known_costs(lambda: LedgerTable(damaged.store), now=NOW, prices=PRICES)
+    assert known == CostHistory(prices=PRICES)
+    assert problem is not None
+    assert problem.startswith("the usual order is used until the budget is spent: ")
+
+
+@given(
+    seconds=st.lists(st.floats(0.001, 1e5), min_size=1, max_size=8), size=st.integers(0, 1 << 50)
+)
+def test_estimates_are_positive_and_within_their_runs(seconds: list[float], size: int) -> None:
+    ledger = LedgerTable(MemoryStore())
+    record(ledger, ORDERS, seconds)
+    expected = history(ledger).expected(identity_of(ORDERS), due())
+    assert min(seconds) * 0.999 <= expected.costs["cpu_seconds"] <= max(seconds) * 1.001
+    assert costs(history(ledger), ORDERS, size=size)["cpu_seconds"] > 0

@@ -1,0 +1,189 @@
+"""What a run does on each table within a budget, on real tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from delta_maintenance.operations.core.assessment import WorkPart
+from delta_maintenance.policies import Assessment
+from delta_maintenance.policies.assess import assess
+from delta_maintenance.policies.budget.account import BudgetAccount
+from delta_maintenance.policies.budget.choice import BudgetChoice
+from delta_maintenance.policies.budget.debt import Gain, due_work, gain_of
+from delta_maintenance.policies.budget.estimates import CostHistory
+from delta_maintenance.policies.budget.selection import (
+    Allotment,
+    Selection,
+    TableBudget,
+    select_work,
+)
+from delta_maintenance.policies.definition.budget import BudgetRule
+from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.models import with_due_since
+from delta_maintenance.storage import MemoryStore
+from tests.support.tables.policy_tables import asked, neglected, run_on, statuses
+from tests.support.tables.vacuum_tables import NOW
+
+RULES: dict[str, Any] = {"checkpoint": {"max_commits": 3}, "vacuum": True}
+
+
+def account(store: MemoryStore | None = None, **limits: Any) -> BudgetAccount:
+    return BudgetAccount(
+        rule=BudgetRule.model_validate(limits), run_id="run", store=store, now=lambda: NOW
+    )
+
+
+def table_of(name: str, commits: int = 12, **rules: Any) -> tuple[Assessment, PolicyTable]:
+    policy_table = asked(name=name, **(rules or RULES))
+    table = neglected(commits)
+    return assess(table.open().snapshot(), policy_table, now=NOW), policy_table
+
+
+def selected(*tables: tuple[Assessment, PolicyTable], **limits: Any) -> Selection:
+    return select_work(tables, account(**limits), CostHistory(), now=NOW)
+
+
+def states(selection: Selection, assessment: Assessment) -> dict[str, str]:
+    return {each.operation: each.status for each in selection.defer(assessment).operations}
+
+
+def test_what_does_not_fit_waits_with_a_reason_and_a_time() -> None:
+    small, large = table_of("small", 8), table_of("large", 60)
+    chosen = selected(small, large, day={"processor_time": timedelta(milliseconds=90)})
+    assert states(chosen, large[0])["checkpoint"] == "due"
+    waiting = chosen.defer(small[0])
+    assert waiting.status == "deferred" and waiting.due == ()
+    for operation in waiting.operations:
+        before, _, why = operation.reason.partition(", but deferred until 2026-07-01T00:00:00Z: ")
+        assert operation.status == "deferred" and before and "of the budget" in why
+        assert operation.due_at is not None and operation.due_at.hour == 0
+    assert Selection.from_json(chosen.to_json()) == chosen
+
+
+def test_without_limits_of_a_day_the_next_run_decides_again() -> None:
+    pair = table_of("t")
+    chosen = selected(pair, run={"requests": 1})
+    assert chosen.until is None
+    reasons = [each.reason for each in chosen.defer(pair[0]).operations if each.status != "due"]
+    assert reasons and all("but deferred to the next run: " in reason for reason in reasons)
+
+
+def test_a_budget_that_is_spent_defers_everything_and_names_what_is_spent() -> None:
+    spent = account(day={"requests": 5, "processor_time": "1 h"})
+    booked = spent.begin({"requests": 9.0}, owner=None)
+    assert booked is not None
+    pair = table_of("t")
+    chosen = select_work([pair], spent, CostHistory(), now=NOW)
+    assert not chosen.choice.chosen and chosen.defer(pair[0]).due == ()
+    assert "the budget of requests is spent" in chosen.defer(pair[0]).operations[0].reason
+
+
+def test_without_ranking_everything_runs_as_long_as_something_is_left() -> None:
+    pair = table_of("t")
+    chosen = select_work([pair], account(run={"requests": 1}), CostHistory(), ranked=False, now=NOW)
+    assert chosen.defer(pair[0]) == pair[0]
+    assert chosen.choice == BudgetChoice(chosen=(), deferred=(), spent={}, keeps_deadlines=True)
+
+
+def test_no_limit_defers_nothing() -> None:
+    pair = table_of("t")
+    assert selected(pair).defer(pair[0]) == pair[0]
+
+
+def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
+    assessment, policy_table = table_of("t", optimize={"min_files_saved": 2})
+    (optimize,) = assessment.due
+    parts = tuple(WorkPart(bytes=1000, saves_files=saved) for saved in (8, 4, 2, 1))
+    optimize = replace(optimize, parts=parts, bytes_to_read=4000, saves_files=15)
+    divided = replace(assessment, operations=(optimize,))
+    expected = CostHistory().expected("t", optimize).costs["cpu_seconds"]
+    chosen = selected(
+        (divided, policy_table), run={"processor_time": timedelta(seconds=0.6 * expected)}
+    )
+    (due,) = chosen.defer(divided).due
+    assert due.options is not None
+    assert getattr(due.options, "max_bytes") == 2000  # noqa: B009  not of all Options
+
+
+def test_an_operation_that_the_choice_does_not_know_runs() -> None:
+    pair = table_of("t")
+    unknown = Allotment(deferred={"cluster": "it waits"})
+    assert unknown.defer(pair[0]) == pair[0]
+
+
+def test_a_run_books_what_it_takes_and_stops_when_nothing_is_left() -> None:
+    table, policy_table = neglected(12), asked(**RULES)
+    shared = account(MemoryStore(), day={"requests": 1})
+    result = run_on(table, policy_table, budget=TableBudget(table=policy_table, account=shared))
+    assert statuses(result) == {"checkpoint": "done"}
+    assert result.after is not None and result.after.status == "deferred"
+    assert shared.left()["requests"] <= 0
+    (outcome,) = result.outcomes
+    assert outcome.expected is not None and outcome.expected.requests > 0
+    again = run_on(table, policy_table, budget=TableBudget(table=policy_table, account=shared))
+    assert again.status == "deferred" and again.outcomes == ()
+    assert again.before is not None and "the budget is spent" in again.before.operations[1].reason
+
+
+def test_a_plan_books_nothing() -> None:
+    table, policy_table = neglected(12), asked(**RULES)
+    shared = account(MemoryStore(), day={"requests": 1})
+    budget = TableBudget(table=policy_table, account=shared)
+    result = run_on(table, policy_table, budget=budget, plan_only=True)
+    assert len(result.outcomes) == 2 and shared.left() == {"requests": 1}
+
+
+def test_a_failed_operation_is_booked_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from delta_maintenance.operations.checkpoint import operation
+
+    def failing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr(operation, "apply", failing)
+    table, policy_table = neglected(12), asked(checkpoint={"max_commits": 3})
+    shared = account(MemoryStore(), run={"wall_time": "1 h"})
+    run_on(table, policy_table, budget=TableBudget(table=policy_table, account=shared))
+    assert len(shared._own) == 1 and {each.state for each in shared._own.values()} == {"ended"}
+
+
+# The gain
+
+
+def test_gains_are_those_of_all_readers_in_a_day() -> None:
+    assessment, _ = table_of("t")
+    assert assessment.health is not None
+    health = replace(assessment.health, commits_a_day=10.0)
+    checkpoint = next(each for each in assessment.due if each.operation == "checkpoint")
+    one, three = (gain_of(checkpoint, health, readers=number) for number in (0, 3))
+    assert one.requests > 0 and three.requests == 3 * one.requests
+    assert Gain(bytes_stored=1 << 30).in_requests == 2000
+    assert Gain(bytes_read=16 << 20, requests=1).in_requests == 3
+
+
+def test_the_first_checkpoint_is_a_repair_and_later_ones_are_upkeep() -> None:
+    assessment, policy_table = table_of("t")
+    checkpoint = next(each for each in assessment.due if each.operation == "checkpoint")
+    expected = CostHistory().expected("t", checkpoint)
+    assert due_work(assessment, checkpoint, policy_table, expected).stage == "log"
+    assert assessment.health is not None
+    without = replace(assessment, health=replace(assessment.health, checkpoint_version=None))
+    assert due_work(without, checkpoint, policy_table, expected).stage == "repair"
+
+
+# Since when an operation is due
+
+
+def test_an_operation_is_due_since_it_was_found_due_first_until_it_runs() -> None:
+    first = with_due_since(table_of("t")[0], None)
+    assert {each.due_since for each in first.due} == {NOW}
+    later = replace(table_of("t")[0], assessed_at=NOW + timedelta(days=3))
+    assert {each.due_since for each in with_due_since(later, first).due} == {NOW}
+    after_run = with_due_since(later, first, done=["checkpoint"])
+    since = {each.operation: each.due_since for each in after_run.due}
+    assert since == {"checkpoint": NOW + timedelta(days=3), "vacuum": NOW}
+    deferred = Allotment(deferred={"vacuum": "it waits"}).defer(first)
+    assert with_due_since(later, deferred) == with_due_since(later, first)
