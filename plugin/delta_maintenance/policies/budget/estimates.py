@@ -8,7 +8,7 @@ is the range of these runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,11 +23,15 @@ from delta_maintenance.policies.measuring import Cost, Expected
 
 REWRITING = frozenset({"optimize", "purge", "cluster", "expire"})
 """Operations that write data files anew."""
-_CPU_SECONDS = 0.02
-_CPU_A_BYTE, _CPU_A_REQUEST = 1 / 60e6, 0.001
-"""Processor time of work on logs and listings, as in `benchmarks/results`."""
-_CPU_A_REWRITTEN_BYTE, _CPU_A_FILE_REQUEST = 1 / 30e6, 0.01
-"""The same of rewriting data files, with Zstandard."""
+_USUAL, _REWRITE = (0.02, 1 / 60e6, 0.0007), (0.01, 1 / 45e6, 0.0008)
+_CONSTANTS = {
+    **dict.fromkeys(REWRITING, _REWRITE),
+    "checkpoint": (0.022, 1 / 60e6, 0.0007),
+    "compact-log": (0.002, 1 / 60e6, 0.0007),
+    "vacuum": (0.08, 1 / 60e6, 0.005),
+}
+"""Seconds of processor time: of a run, and for each byte and each request that an assessment
+states. From `python -m benchmarks.scale.estimates`."""
 _SECONDS_A_REQUEST = 0.01
 """For which nothing is computed, beyond the processor time."""
 _RUNS = 5
@@ -66,8 +70,10 @@ class CostHistory:
         """
         read = _numbers(rows["expected_bytes"])
         requests = _numbers(rows["expected_requests"])
-        rewrites = pc.is_in(rows["operation"], pa.array(sorted(REWRITING))).to_numpy()
-        estimate = _first_estimate(read, requests, rewrites, prices)
+        names = rows["operation"].combine_chunks().dictionary_encode()
+        estimate = _first_estimate(
+            names.dictionary.to_pylist(), names.indices.to_numpy(), read, requests, prices
+        )
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = {unit: _numbers(rows[unit]) / estimate[unit] for unit in UNITS}
         magnitude = np.log10(estimate["cpu_seconds"]).round().astype(np.int64)
@@ -90,10 +96,7 @@ class CostHistory:
     def expected(self, table: str, due: AssessedOperation) -> Expected:
         """Returns what an operation on the table with an identity is expected to take."""
         estimate = _first_estimate(
-            np.float64(due.bytes_to_read),
-            np.float64(due.requests),
-            np.bool_(due.operation in REWRITING),
-            self.prices,
+            [due.operation], 0, float(due.bytes_to_read), float(due.requests), self.prices
         )
         magnitude = int(np.log10(estimate["cpu_seconds"]).round())
         known = self.of_table.get((table, due.operation)) or self.of_size.get(
@@ -128,18 +131,23 @@ def taken_by(cost: Cost | None, seconds: float, operation: str, prices: Prices |
     return taken
 
 
-def _first_estimate(read: Any, requests: Any, rewrites: Any, prices: Prices | None) -> Any:
-    """Returns the cost by unit, of one operation or of many in columns."""
-    a_byte = np.where(rewrites, _CPU_A_REWRITTEN_BYTE, _CPU_A_BYTE)
-    a_request = np.where(rewrites, _CPU_A_FILE_REQUEST, _CPU_A_REQUEST)
-    cpu_seconds = _CPU_SECONDS + a_byte * read + a_request * requests
+def _first_estimate(
+    operations: Sequence[str], at: Any, read: Any, requests: Any, prices: Prices | None
+) -> dict[Unit, Any]:
+    """Returns the cost by unit, of one operation or of many in columns; `at` are their places among
+    the names of operations.
+    """
+    constants = np.array([_CONSTANTS.get(name, _USUAL) for name in operations]).reshape(-1, 3)
+    rewrites = np.array([name in REWRITING for name in operations], np.bool_)
+    a_run, a_byte, a_request = constants[at].T
+    cpu_seconds = a_run + a_byte * read + a_request * requests
     money = 0.0 * read
     if prices is not None:
         money = cpu_seconds * prices.cpu_hour / 3600 + requests * prices.requests.read / 1000
     return {
         "cpu_seconds": cpu_seconds,
         "seconds": cpu_seconds + _SECONDS_A_REQUEST * requests,
-        "bytes_rewritten": read * rewrites,
+        "bytes_rewritten": read * rewrites[at],
         "requests": requests,
         "money": money,
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -495,9 +496,4 @@ _names = lru_cache(maxsize=1024)(NamePattern)
 
 
 def _first_repeated(values: Iterable[str]) -> str | None:
-    known_values: set[str] = set()
-    for value in values:
-        if value in known_values:
-            return value
-        known_values.add(value)
-    return None
+    return next((value for value, number in Counter(values).items() if number > 1), None)
