@@ -12,10 +12,12 @@ from delta_maintenance.address import identity_of
 from delta_maintenance.errors import NotADeltaTableError, failure_of
 from delta_maintenance.ledger.summary import PRICED, REQUESTS, costs_of, total_of
 from delta_maintenance.ledger.table import LedgerTable
-from delta_maintenance.policies.budget.estimates import CostHistory
+from delta_maintenance.policies.budget.estimates import CostHistory, newest_runs
 from delta_maintenance.policies.definition.ledger import Prices
 
 _LOOKS_BACK = timedelta(days=62)
+_PART = 100_000
+"""Rows that are collected before those that do not matter are dropped."""
 _READ = tuple(
     dict.fromkeys(
         (
@@ -54,19 +56,21 @@ def cost_history(
 
     `NotADeltaTableError` if there is no ledger; otherwise the errors of reading a table.
     """
-    parts = [
-        batch.filter(
-            pc.and_(
-                pc.equal(pc.fill_null(batch["outcome"], ""), "done"),
-                pc.is_valid(batch["expected_bytes"]),
-            )
-        )
-        for batch in ledger.batches(_READ, since_month=f"{now - _LOOKS_BACK:%Y-%m}")
-    ]
-    rows = pa.concat_tables(parts)
+    runs: list[pa.Table] = []
+    for batch in ledger.batches(_READ, since_month=f"{now - _LOOKS_BACK:%Y-%m}"):
+        runs.append(_runs_of(batch, prices or Prices()))
+        if sum(part.num_rows for part in runs) > _PART:
+            runs = [newest_runs(pa.concat_tables(runs))]
+    return CostHistory.of(newest_runs(pa.concat_tables(runs)), prices)
+
+
+def _runs_of(rows: pa.Table, prices: Prices) -> pa.Table:
+    """Returns what the runs that did their work took, of some rows of a ledger."""
+    is_done = pc.equal(pc.fill_null(rows["outcome"], ""), "done")
+    rows = rows.filter(pc.and_(is_done, pc.is_valid(rows["expected_bytes"])))
     places = rows["table_uri"].combine_chunks().dictionary_encode()
     identities = pa.array([identity_of(uri) for uri in places.dictionary.to_pylist()], pa.string())
-    taken = {
+    columns = {
         "table": pa.DictionaryArray.from_arrays(places.indices, identities).cast(pa.string()),
         "operation": rows["operation"],
         "started_at": rows["started_at"],
@@ -78,6 +82,6 @@ def cost_history(
         "seconds": rows["seconds"],
         "bytes_rewritten": rows["bytes_written"],
         "requests": pc.if_else(pc.is_valid(rows["requests_read"]), total_of(rows, REQUESTS), None),
-        "money": costs_of(rows, prices or Prices()),
+        "money": costs_of(rows, prices),
     }
-    return CostHistory.of(pa.table(taken), prices)
+    return pa.table(columns)

@@ -77,7 +77,7 @@ def test_the_last_five_runs_of_a_table_count_and_other_tables_learn_from_them() 
     assert (expected.least, expected.most) == pytest.approx((20 / 22, 24 / 22))
     assert expected.runs == 5
     # A table of the same size, and one of another size, of which nothing is known.
-    assert costs(known, EVENTS)["cpu_seconds"] == pytest.approx(23)
+    assert costs(known, EVENTS)["cpu_seconds"] == pytest.approx(22)
     first = costs(CostHistory(), EVENTS, size=3_000_000_000)
     assert costs(known, EVENTS, size=3_000_000_000) == first
     assert costs(known, ORDERS, operation="purge") == costs(CostHistory(), ORDERS)

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.policies.definition.budget import Unit
@@ -80,13 +79,13 @@ class CostHistory:
         columns = {
             "table": rows["table"],
             "operation": rows["operation"],
+            "started_at": rows["started_at"],
             "magnitude": pa.array(magnitude),
         }
         for unit, ratio in ratios.items():
             # Nothing is known of a unit that was not counted, or of which nothing was expected.
             columns[unit] = pa.array(ratio, mask=~np.isfinite(ratio))
-        order = pc.sort_indices(rows, sort_keys=[("started_at", "descending")])
-        runs = pa.table(columns).take(order)
+        runs = pa.table(columns)
         return cls(
             of_table=_corrections(runs, ("table", "operation"), most=_RUNS),
             of_size=_corrections(runs, ("operation", "magnitude"), most=10 * _RUNS),
@@ -153,16 +152,28 @@ def _first_estimate(
     }
 
 
+def newest_runs(rows: pa.Table) -> pa.Table:
+    """Returns the rows that matter of some rows, as `CostHistory.of` takes them."""
+    return _newest(rows, ("table", "operation"), most=_RUNS)
+
+
+def _newest(rows: pa.Table, keys: tuple[str, str], *, most: int) -> pa.Table:
+    """Returns the newest rows of each group, in no order."""
+    codes = [
+        rows[key].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        for key in keys
+    ]
+    age = -rows["started_at"].cast(pa.int64()).to_numpy()
+    order = np.lexsort((age, *codes))
+    is_first = np.any([np.diff(code[order], prepend=-1) != 0 for code in codes], axis=0)
+    starts = np.flatnonzero(is_first)
+    place = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+    return rows.take(pa.array(order[place < most]))
+
+
 def _corrections(runs: pa.Table, keys: tuple[str, str], *, most: int) -> dict[Any, Correction]:
-    """Returns the medians of the newest runs of each group; `runs` has the newest first."""
-    number = np.arange(runs.num_rows)
-    codes = [np.unique(runs[key].to_numpy(), return_inverse=True)[1] for key in keys]
-    order = np.lexsort((number, *codes))
-    starts = np.flatnonzero(
-        np.any([np.diff(code[order], prepend=-1) != 0 for code in codes], axis=0)
-    )
-    place = number - np.repeat(starts, np.diff([*starts, runs.num_rows]))
-    newest = runs.take(pa.array(order[place < most]))
+    """Returns the medians of the newest runs of each group."""
+    newest = _newest(runs, keys, most=most)
     groups = newest.group_by(list(keys)).aggregate(
         [
             *((unit, "approximate_median") for unit in UNITS),
