@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.policies.definition.budget import Unit
@@ -68,7 +69,7 @@ class CostHistory:
         `expected_bytes` and `expected_requests` as assessed, and what each run took by unit.
         """
         read = _numbers(rows["expected_bytes"])
-        requests = _numbers(rows["expected_requests"])
+        requests = _numbers(pc.fill_null(rows["expected_requests"], 0))
         names = rows["operation"].combine_chunks().dictionary_encode()
         estimate = _first_estimate(
             names.dictionary.to_pylist(), names.indices.to_numpy(), read, requests, prices
@@ -154,11 +155,14 @@ def _first_estimate(
 
 def newest_runs(rows: pa.Table) -> pa.Table:
     """Returns the rows that matter of some rows, as `CostHistory.of` takes them."""
-    return _newest(rows, ("table", "operation"), most=_RUNS)
+    order, _, place = _by_age(rows, ("table", "operation"))
+    return rows.take(pa.array(order[place < _RUNS]))
 
 
-def _newest(rows: pa.Table, keys: tuple[str, str], *, most: int) -> pa.Table:
-    """Returns the newest rows of each group, in no order."""
+def _by_age(rows: pa.Table, keys: tuple[str, str]) -> tuple[Any, Any, Any]:
+    """Returns the order of the rows by group, the newest of each first, and for each row in this
+    order the number of its group and its place there.
+    """
     codes = [
         rows[key].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
         for key in keys
@@ -166,33 +170,42 @@ def _newest(rows: pa.Table, keys: tuple[str, str], *, most: int) -> pa.Table:
     age = -rows["started_at"].cast(pa.int64()).to_numpy()
     order = np.lexsort((age, *codes))
     is_first = np.any([np.diff(code[order], prepend=-1) != 0 for code in codes], axis=0)
-    starts = np.flatnonzero(is_first)
-    place = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
-    return rows.take(pa.array(order[place < most]))
+    group = np.cumsum(is_first) - 1
+    return order, group, np.arange(len(order)) - np.flatnonzero(is_first)[group]
 
 
 def _corrections(runs: pa.Table, keys: tuple[str, str], *, most: int) -> dict[Any, Correction]:
     """Returns the medians of the newest runs of each group."""
-    newest = _newest(runs, keys, most=most)
-    groups = newest.group_by(list(keys)).aggregate(
-        [
-            *((unit, "approximate_median") for unit in UNITS),
-            ("cpu_seconds", "min"),
-            ("cpu_seconds", "max"),
-            ("cpu_seconds", "count"),
-        ]
-    )
-    return {(row[keys[0]], row[keys[1]]): _correction(row) for row in groups.to_pylist()}
+    order, group, place = _by_age(runs, keys)
+    is_new = place < most
+    first = runs.select(keys).take(pa.array(order[place == 0])).to_pydict()
+    known: list[dict[Unit, float]] = [{} for _ in first[keys[0]]]
+    bands: Any = None
+    for unit in UNITS:
+        values = np.full((len(known), most), np.nan)
+        values[group[is_new], place[is_new]] = _numbers(runs[unit])[order][is_new]
+        values.sort(axis=1)  # What is not known comes last.
+        number = np.isfinite(values).sum(axis=1)
+        rows = np.flatnonzero(number)
+        last = number[rows] - 1
+        medians = (values[rows, last // 2] + values[rows, (last + 1) // 2]) / 2
+        for row, median in zip(rows.tolist(), medians.tolist(), strict=True):
+            known[row][unit] = median
+        if unit == "cpu_seconds":
+            bands = zip(
+                values[:, 0], values[np.arange(len(known)), number - 1], number, strict=True
+            )
+    names = zip(first[keys[0]], first[keys[1]], strict=True)
+    return {
+        name: Correction(factors, *_band(least, most_of, factors.get("cpu_seconds"), int(runs_of)))
+        for name, factors, (least, most_of, runs_of) in zip(names, known, bands, strict=True)
+    }
 
 
-def _correction(row: Mapping[str, Any]) -> Correction:
-    medians = {unit: row[f"{unit}_approximate_median"] for unit in UNITS}
-    known: dict[Unit, float] = {unit: value for unit, value in medians.items() if value is not None}
-    middle = known.get("cpu_seconds") or 1.0
-    least, most = row["cpu_seconds_min"], row["cpu_seconds_max"]
-    if least is None or row["cpu_seconds_count"] < 2:
-        return Correction(known, *_UNKNOWN, row["cpu_seconds_count"])
-    return Correction(known, least / middle, most / middle, row["cpu_seconds_count"])
+def _band(least: float, most: float, middle: float | None, runs: int) -> tuple[float, float, int]:
+    if runs < 2 or not middle:
+        return (*_UNKNOWN, runs)
+    return float(least / middle), float(most / middle), runs
 
 
 def _numbers(column: pa.ChunkedArray) -> Any:
