@@ -87,7 +87,7 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
     if as_json:
         print_json(budget.selection.to_json())
         return
-    from delta_maintenance.policies.budget.selection import WHY, deferral_text
+    from delta_maintenance.policies.budget.selection import WHY
 
     selection = budget.selection
     rows: list[Sequence[str]] = []
@@ -95,12 +95,17 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
         some = f", {item.parts} of {len(item.work.parts)} parts" * (
             item.parts < len(item.work.parts)
         )
-        rows.append((f"{number}", *_cells(item.work, item.parts), f"{WHY[item.why]}{some}"))
-    rows += [
-        ("-", *_cells(waiting.work, len(waiting.work.parts)), deferral_text(waiting))
-        for waiting in selection.choice.deferred
-    ]
-    print_lines(("", "table", "operation", "spares a day", "takes", "why"), rows)
+        cells = _cells(item.work, item.parts, selection)
+        rows.append((f"{number}", *cells, f"{WHY[item.why]}{some}"))
+    for waiting in selection.choice.deferred:
+        why = f"{waiting.better} better, {waiting.left:.0%} left"
+        cells = _cells(waiting.work, len(waiting.work.parts), selection)
+        rows.append(("-", *cells, why if selection.limits else "the budget is spent"))
+    print_lines(("", "table", "operation", "spares", "takes", "share", "why"), rows)
+    print(
+        "spares: requests of readers a day; takes: processor time; share: of what is left; "
+        "better: operations with more gain for their cost"
+    )
     for line in _sums(selection):
         print(line)
 
@@ -113,10 +118,21 @@ def _amount(unit: Unit, amount: float) -> str:
     return f"{amount:.2f} s" if amount < 60 else duration_text(timedelta(seconds=round(amount)))
 
 
-def _cells(work: DueWork, parts: int) -> tuple[str, str, str, str]:
+def _cells(work: DueWork, parts: int, selection: Selection) -> tuple[str, ...]:
     gain = sum(part.gain for part in work.parts[:parts])
-    seconds = sum(part.cost.get("cpu_seconds", 0.0) for part in work.parts[:parts])
-    return work.table, work.operation, f"{gain:,.0f}", _amount("cpu_seconds", seconds)
+    costs = {
+        unit: sum(part.cost.get(unit, 0.0) for part in work.parts[:parts])
+        for unit in ("cpu_seconds", *selection.limits)
+    }
+    share = max((costs[unit] / limit for unit, limit in selection.limits.items()), default=None)
+    taken = _amount("cpu_seconds", costs["cpu_seconds"])
+    return (
+        work.table,
+        work.operation,
+        f"{gain:,.0f}",
+        taken,
+        "" if share is None else f"{share:.0%}",
+    )
 
 
 def _sums(selection: Selection) -> Iterator[str]:

@@ -79,6 +79,7 @@ def test_a_budget_that_is_spent_defers_everything_and_names_what_is_spent() -> N
     pair = table_of("t")
     chosen = select_work([pair], spent, CostHistory(), now=NOW)
     assert not chosen.choice.chosen and chosen.defer(pair[0]).due == ()
+    assert {item.work.operation for item in chosen.choice.deferred} == {"checkpoint", "vacuum"}
     assert "the budget of requests is spent" in chosen.defer(pair[0]).operations[0].reason
 
 

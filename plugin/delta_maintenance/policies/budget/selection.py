@@ -79,7 +79,7 @@ class Selection(Record):
 
     choice: BudgetChoice
     limits: dict[Unit, float]
-    """What was left of the limits."""
+    """What was left of the limits; empty if one of them is spent, or if there are none."""
     until: Instant | None
     allotments: dict[str, Allotment]
     """By the names of tables with due operations."""
@@ -115,6 +115,9 @@ def select_work(
     if len(limits) < len(left):
         spent = [UNIT_NAMES[unit] for unit, amount in left.items() if amount <= 0]
         nothing = f"the budget of {' and '.join(spent)} is spent"
+        limits = {}
+        waiting = (DeferredWork(work=item, better=0, needs=0.0, left=0.0) for item in work)
+        choice = replace(choice, deferred=tuple(waiting))
         reasons = {(item.table, item.operation): nothing for item in work}
     elif ranked:
         budget = Budget(
