@@ -36,7 +36,7 @@ from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.policies.models import Assessment, status_of
+from delta_maintenance.policies.models import Assessment, next_due_at, status_of
 from delta_maintenance.table.commit.guarded import newest_of_others
 from delta_maintenance.table.commit.other_writers import guarded_window, require_declared_writers
 from delta_maintenance.table.evidence.overwritten_commits import require_not_overwritten
@@ -205,7 +205,7 @@ def assess(
         assessed_at=now,
         status=status_of(operations),
         operations=operations,
-        next_due_at=min((e.due_at for e in operations if e.due_at is not None), default=None),
+        next_due_at=next_due_at(operations),
         held=_held(health, rules.holders, last_runs, now=now),
         health=health,
         notes=(*health.warnings, *health.unsafe_commits, *_freeing_nothing(last_runs)),

@@ -67,6 +67,12 @@ def status_of(
     return next((status for status in ranked if status in statuses), "nothing-due")
 
 
+def next_due_at(operations: Iterable[AssessedOperation]) -> datetime | None:
+    """Returns when one of these operations is due, or may run, at the earliest."""
+    times = (operation.due_at for operation in operations if operation.due_at is not None)
+    return min(times, default=None)
+
+
 def with_due_since(
     assessment: Assessment, previous: Assessment | None, *, done: Collection[str] = ()
 ) -> Assessment:

@@ -57,6 +57,7 @@ def test_what_does_not_fit_waits_with_a_reason_and_a_time() -> None:
     assert states(chosen, large[0])["checkpoint"] == "due"
     waiting = chosen.defer(small[0])
     assert waiting.status == "deferred" and waiting.due == ()
+    assert waiting.next_due_at == chosen.until
     for operation in waiting.operations:
         before, _, why = operation.reason.partition(", but deferred until 2026-07-01T00:00:00Z: ")
         assert operation.status == "deferred" and before and "of the budget" in why

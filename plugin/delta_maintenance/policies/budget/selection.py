@@ -19,7 +19,7 @@ from delta_maintenance.policies.budget.estimates import CostHistory, taken_by
 from delta_maintenance.policies.definition.budget import Unit
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.measuring import Expected
-from delta_maintenance.policies.models import Assessment, OperationOutcome, status_of
+from delta_maintenance.policies.models import Assessment, OperationOutcome, next_due_at, status_of
 
 _DAY = timedelta(days=1)
 UNIT_NAMES: Mapping[Unit, str] = {
@@ -60,7 +60,12 @@ class Allotment(Record):
         )
         if operations == assessment.operations:
             return assessment
-        return replace(assessment, operations=operations, status=status_of(operations))
+        return replace(
+            assessment,
+            operations=operations,
+            status=status_of(operations),
+            next_due_at=next_due_at(operations),
+        )
 
     def _deferred(self, due: AssessedOperation) -> AssessedOperation:
         if due.operation in self.deferred:
