@@ -125,7 +125,8 @@ def _cells(work: DueWork, parts: int, selection: Selection) -> tuple[str, ...]:
         for unit in ("cpu_seconds", *selection.limits)
     }
     share = max((costs[unit] / limit for unit, limit in selection.limits.items()), default=None)
-    taken = _amount("cpu_seconds", costs["cpu_seconds"])
+    least, most = (f"{costs['cpu_seconds'] * factor:.3g}" for factor in work.band)
+    taken = f"{least} s" if least == most else f"{least}-{most} s"
     return (
         work.table,
         work.operation,

@@ -272,9 +272,9 @@ class _Run:
         if budget is not None and self.booked is not None:
             budget.end(self.booked, outcome)
             self.booked = None
-        expects = CostHistory() if budget is None else budget.history
         place = identity_of(self.context.policy_table.uri)
-        return replace(outcome, expected=expects.expected(place, due))
+        expected = CostHistory().expected(place, due) if budget is None else budget.expected(due)
+        return replace(outcome, expected=expected)
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)

@@ -109,6 +109,9 @@ def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
     (due,) = chosen.defer(divided).due
     assert due.options is not None
     assert getattr(due.options, "max_bytes") == 2000  # noqa: B009  not of all Options
+    assert (due.bytes_to_read, due.requests) == (2000, optimize.requests // 2)
+    booked = chosen.allotments["t"].expected["optimize"].costs["cpu_seconds"]
+    assert booked < 0.7 * expected, "half of the work, and what each run costs"
 
 
 def test_an_operation_that_the_choice_does_not_know_runs() -> None:

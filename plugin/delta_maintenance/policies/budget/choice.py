@@ -54,6 +54,8 @@ class DueWork(Record):
     parts: tuple[Part, ...]
     """In the order in which the operation does them; one part if it cannot be bounded."""
     owner: str | None = None
+    band: tuple[float, float] = (1.0, 1.0)
+    """Between which factors of its expected costs it is likely to take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,7 @@ def due_work(
             for part in parts
         ),
         owner=assessment.owner,
+        band=(expected.least, expected.most),
     )
 
 

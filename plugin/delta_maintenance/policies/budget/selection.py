@@ -48,6 +48,8 @@ class Allotment(Record):
     """By operation: why it waits."""
     until: Instant | None = None
     """When the operations that wait may run at the earliest; None for the next run."""
+    expected: dict[str, Expected] = field(default_factory=dict)
+    """By operation: what those that do not wait are expected to take."""
 
     def defer(self, assessment: Assessment) -> Assessment:
         """Returns the assessment with the operations that wait, and those that are done in part.
@@ -70,12 +72,18 @@ class Allotment(Record):
     def _deferred(self, due: AssessedOperation) -> AssessedOperation:
         if due.operation in self.deferred:
             return _defer(due, self.deferred[due.operation], self.until)
-        most = self.max_bytes.get(due.operation)
-        if most is None or due.options is None or not has_field(due.options, "max_bytes"):
+        most, options = self.max_bytes.get(due.operation), due.options
+        if most is None or options is None or not has_field(options, "max_bytes"):
             return due
-        asked: int | None = getattr(due.options, "max_bytes")  # noqa: B009  not of all Options
-        options = replace(due.options, max_bytes=most if asked is None else min(asked, most))  # type: ignore[call-arg]  # has_field
-        return replace(due, options=options)
+        asked: int | None = getattr(options, "max_bytes")  # noqa: B009  not of all Options
+        most = most if asked is None else min(asked, most)
+        share = min(1.0, most / max(1, due.bytes_to_read))
+        return replace(
+            due,
+            options=replace(options, max_bytes=most),  # type: ignore[call-arg]  # has_field
+            bytes_to_read=most,
+            requests=round(share * due.requests),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,28 +145,25 @@ def select_work(
         for item in choice.chosen
         if item.parts < len(item.work.parts)
     }
-    return Selection(
-        choice=choice,
-        limits=limits,
-        until=until,
-        allotments={
-            assessment.name: Allotment(
-                max_bytes={
-                    due.operation: sum(part.bytes for part in due.parts[:number])
-                    for due in assessment.due
-                    if (number := parts.get((assessment.name, due.operation))) is not None
-                },
-                deferred={
-                    due.operation: why
-                    for due in assessment.due
-                    if (why := reasons.get((assessment.name, due.operation))) is not None
-                },
-                until=until,
-            )
-            for assessment, _ in assessed
-            if assessment.due
-        },
-    )
+    allotments = {}
+    for assessment, table in assessed:
+        names = {due.operation: (assessment.name, due.operation) for due in assessment.due}
+        allotment = Allotment(
+            max_bytes={
+                due.operation: sum(part.bytes for part in due.parts[: parts[names[due.operation]]])
+                for due in assessment.due
+                if names[due.operation] in parts
+            },
+            deferred={name: reasons[key] for name, key in names.items() if key in reasons},
+            until=until,
+        )
+        place = identity_of(table.uri)
+        chosen = {
+            due.operation: history.expected(place, due) for due in allotment.defer(assessment).due
+        }
+        if names:
+            allotments[assessment.name] = replace(allotment, expected=chosen)
+    return Selection(choice=choice, limits=limits, until=until, allotments=allotments)
 
 
 def deferral_text(item: DeferredWork) -> str:
@@ -204,7 +209,8 @@ class TableBudget:
 
     def expected(self, due: AssessedOperation) -> Expected:
         """Returns what an operation is expected to take."""
-        return self.history.expected(identity_of(self.table.uri), due)
+        known = self.allotment.expected.get(due.operation)
+        return known or self.history.expected(identity_of(self.table.uri), due)
 
 
 def _defer(due: AssessedOperation, why: str, until: datetime | None) -> AssessedOperation:
