@@ -35,7 +35,7 @@ from delta_maintenance.operations.holds.models import HeldBack, Holders
 from delta_maintenance.operations.vacuum.policy import VacuumRule
 from delta_maintenance.policies.definition.ledger import TABLE_NAME
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.definition.rules import Rules
+from delta_maintenance.policies.definition.rules import Rules, complete_rules
 from delta_maintenance.policies.models import Assessment, next_due_at, status_of
 from delta_maintenance.table.commit.guarded import newest_of_others
 from delta_maintenance.table.commit.other_writers import guarded_window, require_declared_writers
@@ -183,7 +183,8 @@ def assess(
     # Another table may have been at the address.
     last_runs = [run for run in last_runs if run.table_id in (None, snapshot.metadata.id)]
     runs = {run.operation: run for run in last_runs}
-    vacuumed, rules = runs.get("vacuum"), table.rules
+    completed = complete_rules(table.rules, snapshot.metadata.configuration)
+    vacuumed, rules = runs.get("vacuum"), completed.rules
     clean_log, vacuum = rules.value("clean_log"), rules.value("vacuum")
     health = measure(
         snapshot,
@@ -196,7 +197,10 @@ def assess(
     )
     if rules.other_writers != "conditional_put":
         health = replace(health, spark_commits=())
-    operations = tuple(assessed_operations(snapshot, health, rules, now=now, last_runs=runs))
+    operations = tuple(
+        _by_property(operation, completed.sources.get(operation.operation))
+        for operation in assessed_operations(snapshot, health, rules, now=now, last_runs=runs)
+    )
     return Assessment(
         name=table.name,
         uri=table.uri,
@@ -208,8 +212,20 @@ def assess(
         next_due_at=next_due_at(operations),
         held=_held(health, rules.holders, last_runs, now=now),
         health=health,
-        notes=(*health.warnings, *health.unsafe_commits, *_freeing_nothing(last_runs)),
+        notes=(
+            *health.warnings,
+            *health.unsafe_commits,
+            *completed.problems,
+            *_freeing_nothing(last_runs),
+        ),
     )
+
+
+def _by_property(operation: AssessedOperation, name: str | None) -> AssessedOperation:
+    """Returns the operation with the property that its rule comes from, if there is one."""
+    if name is None:
+        return operation
+    return replace(operation, rule_from=name, reason=f"by {name}: {operation.reason}")
 
 
 def _freeing_nothing(last_runs: Sequence[LastRun]) -> Iterator[str]:

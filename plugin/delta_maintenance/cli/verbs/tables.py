@@ -12,6 +12,7 @@ from delta_maintenance.cli.policy_tables import PolicyTables, add_policy_verb
 from delta_maintenance.cli.run_report import report_failures
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.policies.lanes import work_side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,10 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the tables."""
     tables = PolicyTables(arguments)
     discovery = tables.found
+    by_properties = work_side_by_side(lambda table: _sources(tables, table), tables.tables)
     if arguments.json:
         print_json(
             {
-                "tables": [_document(table) for table in tables.tables],
+                "tables": [
+                    _document(table, sources)
+                    for table, sources in zip(tables.tables, by_properties, strict=True)
+                ],
                 "duplicates": [
                     {"name": duplicate.name, "kept": duplicate.kept, "uri": duplicate.uri}
                     for duplicate in discovery.duplicates
@@ -59,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        for table in tables.tables:
-            print("\n".join(_lines(table)))
+        for table, sources in zip(tables.tables, by_properties, strict=True):
+            print("\n".join(_lines(table, sources)))
         for line in (*discovery.warnings(), *discovery.counts()):
             say(line)
         say(count_text(len(tables.tables), "table"))
@@ -69,17 +74,39 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
 
-def _document(table: PolicyTable) -> dict[str, object]:
+def _sources(tables: PolicyTables, table: PolicyTable) -> dict[str, str] | None:
+    """The properties that added rules when the table was last assessed, by operation; None if that
+    is not known.
+    """
+    if not table.rules.reads_properties:
+        return {}
+    entry = tables.entry_of(table.uri, table.name)
+    if entry is None or entry.health is None:
+        return None
+    operations = entry.assessment.operations
+    return {e.operation: e.rule_from for e in operations if e.rule_from is not None}
+
+
+def _document(table: PolicyTable, sources: dict[str, str] | None) -> dict[str, object]:
     name = table.catalog_name
-    return {**table.to_json(), "catalog_name": str(name) if name is not None else None}
+    return {
+        **table.to_json(),
+        "catalog_name": str(name) if name is not None else None,
+        "rules_from_properties": sources,
+    }
 
 
-def _lines(table: PolicyTable) -> Iterator[str]:
+def _lines(table: PolicyTable, sources: dict[str, str] | None) -> Iterator[str]:
     """The name on a line of its own, because names and addresses are longer than columns."""
     yield printable(table.name)
+    by_properties = (
+        ["properties of the table"]
+        if sources is None
+        else [f"{operation} by {name}" for operation, name in sources.items()]
+    )
     facts = {
         "at": table.uri if table.uri != table.name else "",
-        "rules": ", ".join(table.rules_from) or "defaults",
+        "rules": ", ".join([*(table.rules_from or ["defaults"]), *by_properties]),
         "owner": table.owner or "",
         "tags": ", ".join(table.tags),
         "comment": table.comment or "",

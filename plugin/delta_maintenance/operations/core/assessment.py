@@ -116,6 +116,8 @@ class AssessedOperation(Record):
     options: Annotated[Record | None, _OptionsOfOperation()] = None
     """The Options of the operation; None if it is not to be run."""
     needs_approval: bool = False
+    rule_from: str | None = None
+    """The property of the table that the rule comes from; None if the policy has the rule."""
     by_calendar: bool = False
     """Whether it is due because of the time alone, so that only a run finds out whether there is
     work."""

@@ -7,7 +7,7 @@ layer names does not run. The keys follow from the registry of operations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -114,6 +114,28 @@ def _key(policy_part: PolicyPart) -> tuple[Any, Any]:
     return Annotated[rule | None, BeforeValidator(switched), Switch()], key_field
 
 
+_FROM = Field(
+    default="policy",
+    description="`properties`: properties of the table request operations for which the policy has "
+    "no rule.",
+)
+_PROPERTIES: Mapping[str, Sequence[str]] = {
+    "optimize": (
+        "delta.autoOptimize",
+        "delta.autoOptimize.autoCompact",
+        "delta.autoOptimize.optimizeWrite",
+    ),
+    "checkpoint": ("delta.checkpointInterval",),
+    "clean-log": ("delta.enableExpiredLogCleanup", "delta.logRetentionDuration"),
+    "vacuum": ("delta.deletedFileRetentionDuration",),
+}
+"""The properties that request an operation, in the order in which they decide."""
+_FORBIDDING = ("delta.autoOptimize.autoCompact", "delta.enableExpiredLogCleanup")
+"""The properties whose `false` outweighs those after them."""
+_SPELLINGS = {("delta.autoOptimize.autoCompact", text): "true" for text in ("auto", "legacy")}
+"""Values that only Databricks knows, in the spelling of all."""
+
+
 if TYPE_CHECKING:
     _OperationRules = PolicyModel
 else:
@@ -121,6 +143,8 @@ else:
         "_OperationRules",
         __base__=PolicyModel,
         **{part.key: _key(part) for part in _PARTS.values()},
+        # A keyword of Python cannot be declared like the other keys.
+        **{"from": (Literal["policy", "properties"], _FROM)},
     )
 
 
@@ -147,9 +171,10 @@ class Rules(_OperationRules):
     """Readers, for which the versions stay that they have not read."""
     clones: ClonesRule = ClonesRule()
     """Shallow clones of the table, whose files a vacuum keeps."""
-    approval: Operations = ()
+    approval: Operations | None = None
     """Operations that run only after an approval. `expire` does unless its rule says
-    `approval: false`."""
+    `approval: false`, and so do deletions that properties of the table request, unless this is
+    `[]`."""
 
     if TYPE_CHECKING:
         # The keys of operations come from the registry, which type checkers do not know.
@@ -164,12 +189,18 @@ class Rules(_OperationRules):
         """Whether an operation runs only after an approval."""
         policy_part = _PARTS.get(operation)
         rule = None if policy_part is None else self.value(policy_part.key)
-        return operation in self.approval or bool(getattr(rule, "approval", False))
+        return operation in (self.approval or ()) or bool(getattr(rule, "approval", False))
 
     @property
     def asks(self) -> bool:
-        """Whether any operation runs only after an approval."""
-        return any(map(self.needs_approval, _PARTS))
+        """Whether any operation runs only after an approval, or may because of properties."""
+        may_ask = self.reads_properties and self.approval is None
+        return may_ask or any(map(self.needs_approval, _PARTS))
+
+    @property
+    def reads_properties(self) -> bool:
+        """Whether properties of the table add rules."""
+        return self.value("from") == "properties"
 
     @property
     def holders(self) -> Holders:
@@ -217,6 +248,73 @@ def _at_once(policy_part: PolicyPart, value: object) -> Rule | bool:
     # A rule such as that of `expire` cannot be made without values: the request has them.
     needs_values = any(field.is_required() for field in kind.model_fields.values())
     return False if needs_values else kind().at_once()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedRules:
+    """The rules of a table with those that its properties add."""
+
+    rules: Rules
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """The properties behind the added rules, by operation."""
+    problems: tuple[str, ...] = ()
+    """One text for each operation that gets no rule because a value cannot be read."""
+
+
+def complete_rules(rules: Rules, configuration: Mapping[str, str]) -> CompletedRules:
+    """Adds the rules that the properties of a table request, if its policy asks for them.
+
+    A key that the policy has, even `false`, stays. Added deletions need an approval, unless the
+    policy says `approval: []`.
+    """
+    if not rules.reads_properties:
+        return CompletedRules(rules=rules)
+    added: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    problems: list[str] = []
+    for operation, names in _PROPERTIES.items():
+        key = _PARTS[operation].key
+        if key in rules.model_fields_set:
+            continue
+        try:
+            name, value = _requesting_property(names, configuration)
+        except InvalidRequestError as error:
+            problems.append(f"no rule for {operation} from the table's properties: {error}")
+            continue
+        if name is not None:
+            values = {"max_commits": value} if operation == "checkpoint" else {}
+            added[key], sources[operation] = _KINDS[key].model_validate(values), name
+    deletions = (r.name for r in _RECORDS if r.name in sources and r.effects.deletes)
+    if rules.approval != ():
+        added["approval"] = (*(rules.approval or ()), *deletions)
+    completed = rules.model_copy(update=added)
+    return CompletedRules(rules=completed, sources=sources, problems=tuple(problems))
+
+
+def _requesting_property(
+    names: Sequence[str], configuration: Mapping[str, str]
+) -> tuple[str | None, Any]:
+    """Returns the property that requests an operation, and its value; None if none does.
+
+    Raises `InvalidRequestError` for a value that cannot be read.
+    """
+    # Imported here, because reading a policy needs no parsers.
+    from delta_maintenance.protocol.changes.property_rules import find_rule
+
+    for name in names:
+        text, rule = configuration.get(name), find_rule(name)
+        # Checkpoints may contain nulls, which mean no value.
+        if text is None or rule is None:
+            continue
+        try:
+            value = rule.parse(_SPELLINGS.get((name, text.lower()), text))
+        except InvalidRequestError as error:
+            raise InvalidRequestError(f"{name}: {error.problem}", remedy=error.remedy) from None
+        if value is not False:
+            return name, value
+        if name in _FORBIDDING:
+            break
+    return None, None
 
 
 def with_promises(
