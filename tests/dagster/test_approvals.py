@@ -290,3 +290,16 @@ def test_all_forms_of_an_address_share_a_lease(tmp_path: Path) -> None:
 def test_no_job_asks_for_approvals_that_no_policy_requires(table: TableBuilder, load: Load) -> None:
     definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}])
     assert not definitions.get_repository_def().has_job("delta_maintenance_approve")
+
+
+@pytest.mark.parametrize(("rules", "asks"), [({}, True), ({"approval": []}, False)])
+def test_there_is_a_job_for_deletions_that_properties_may_request(
+    rules: dict[str, Any], asks: bool, table: TableBuilder, load: Load, instance: dg.DagsterInstance
+) -> None:
+    table.commit([metadata(configuration={"delta.checkpointInterval": "2"})])
+    entry = {"uri": table.store.root, "key": "lake/events", "from": "properties", **rules}
+    definitions = load(tables=[entry])
+    assert definitions.get_repository_def().has_job("delta_maintenance_approve") is asks
+    assert blocked_run(definitions, instance).success
+    (row,) = markdown_rows(told(instance)["operations"])
+    assert row["operation"] == "checkpoint" and "by delta.checkpointInterval: " in row["why"]

@@ -81,7 +81,7 @@ def _sources(tables: PolicyTables, table: PolicyTable) -> dict[str, str] | None:
     if not table.rules.reads_properties:
         return {}
     entry = tables.entry_of(table.uri, table.name)
-    if entry is None or entry.health is None:
+    if entry is None or entry.assessment.health is None:
         return None
     operations = entry.assessment.operations
     return {e.operation: e.rule_from for e in operations if e.rule_from is not None}
