@@ -20,6 +20,8 @@ from delta_maintenance.cli.main import main
 from delta_maintenance.policies import Assessment, RunEnvironment, RunResult, assess_table
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
+from delta_maintenance.policies.budget.debt import due_work
+from delta_maintenance.policies.budget.estimates import CostHistory
 from delta_maintenance.policies.definition import Policy, PolicyTable
 from delta_maintenance.policies.definition.rules import Rules, complete_rules
 from delta_maintenance.policies.on_demand import run_plans
@@ -41,9 +43,13 @@ NAMES = (AUTO_COMPACT, OPTIMIZE_WRITE, LEGACY, INTERVAL, LOG, CLEAN_UP, FILES)
 
 def sources(configuration: Mapping[str, Any], **rules: Any) -> dict[str, str]:
     """The properties that add rules, by operation."""
-    completed = complete_rules(Rules(**FROM, **rules), configuration)
-    assert completed.problems == ()
-    return {**completed.sources}
+    return given_sources(Rules(**FROM, **rules), configuration)
+
+
+def given_sources(rules: Rules, configuration: Mapping[str, Any]) -> dict[str, str]:
+    _, sources, problems = complete_rules(rules, configuration)
+    assert not problems
+    return {operation: name for operation, name in sources.items() if name is not None}
 
 
 def of(assessment: Assessment) -> dict[str, str | None]:
@@ -109,15 +115,14 @@ def test_properties_request_operations(
 
 
 def test_the_interval_of_checkpoints_is_that_of_the_property() -> None:
-    rules = complete_rules(Rules(**FROM), {INTERVAL: "7"}).rules
+    rules, _, _ = complete_rules(Rules(**FROM), {INTERVAL: "7"})
     assert rules.checkpoint.max_commits == 7 and rules.vacuum is None
 
 
 def test_nothing_comes_from_properties_unless_the_policy_says_so() -> None:
     every = {AUTO_COMPACT: "true", INTERVAL: "7", CLEAN_UP: "true", FILES: "garbage"}
     for rules in (Rules(), Rules(**{"from": "policy"}), Rules(vacuum=True)):
-        completed = complete_rules(rules, every)
-        assert completed.rules is rules and not completed.sources and not completed.problems
+        assert complete_rules(rules, every) == (rules, {}, ())
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,7 @@ def test_nothing_comes_from_properties_unless_the_policy_says_so() -> None:
     [
         (AUTO_COMPACT, "sometimes", "optimize", "true or false"),
         (OPTIMIZE_WRITE, "1", "optimize", "true or false"),
+        (OPTIMIZE_WRITE, "auto", "optimize", "true or false"),
         (LEGACY, "", "optimize", "true or false"),
         (INTERVAL, "0", "checkpoint", "an integer of at least 1"),
         (INTERVAL, "-5", "checkpoint", "an integer of at least 1"),
@@ -156,19 +162,17 @@ def test_a_value_that_cannot_be_read_is_a_warning(
     )
 )
 def test_any_value_is_a_rule_a_warning_or_nothing(configuration: dict[str, str]) -> None:
-    completed = complete_rules(Rules(**FROM), configuration)
+    rules, sources, problems = complete_rules(Rules(**FROM), configuration)
     operations = {"optimize", "checkpoint", "clean-log", "vacuum"}
-    rules = {"clean-log": completed.rules.clean_log} | {
-        name: getattr(completed.rules, name) for name in operations - {"clean-log"}
-    }
-    assert {name for name, rule in rules.items() if rule is not None} == {*completed.sources}
-    assert {*completed.sources.values()} <= configuration.keys()
-    failed = {problem.removeprefix("no rule for ").split()[0] for problem in completed.problems}
-    assert len(failed) == len(completed.problems) and failed <= operations - {*completed.sources}
-    assert all(len(problem) < 2_000 for problem in completed.problems)
-    asking = {name for name in operations if completed.rules.needs_approval(name)}
-    assert asking == {"clean-log", "vacuum"} & {*completed.sources}
-    assert Rules.model_validate(completed.rules.model_dump(exclude_unset=True)) == completed.rules
+    added = {name for name in operations if getattr(rules, name.replace("-", "_")) is not None}
+    assert added == {operation for operation, name in sources.items() if name is not None}
+    assert {*filter(None, sources.values())} <= configuration.keys()
+    failed = [problem.removeprefix("no rule for ").split()[0] for problem in problems]
+    assert len({*failed}) == len(failed) and {*failed} <= operations - added
+    assert all(len(problem) < 2_000 for problem in problems)
+    asking = {name for name in operations if rules.needs_approval(name)}
+    assert asking == {"clean-log", "vacuum"} & added
+    assert Rules.model_validate(rules.model_dump(exclude_unset=True)) == rules
 
 
 # precedence
@@ -176,12 +180,13 @@ def test_any_value_is_a_rule_a_warning_or_nothing(configuration: dict[str, str])
 
 @pytest.mark.parametrize("rule", [True, False, {"every": "3 days"}])
 def test_the_policy_wins_over_a_property(rule: Any) -> None:
-    completed = complete_rules(Rules(**FROM, vacuum=rule), {FILES: "interval 9 days", LOG: "1 day"})
-    assert completed.sources == {"clean-log": LOG}
-    assert completed.rules.vacuum == Rules(vacuum=rule).vacuum
-    assert not completed.rules.needs_approval("vacuum"), "a rule of the policy is as it was"
+    of_policy = Rules(**FROM, vacuum=rule)
+    rules, sources, _ = complete_rules(of_policy, {FILES: "interval 9 days", LOG: "1 day"})
+    assert sources == {"clean-log": LOG}
+    assert rules.vacuum == of_policy.vacuum
+    assert not rules.needs_approval("vacuum"), "a rule of the policy is as it was"
     # What it does not take, it does not read.
-    assert not complete_rules(Rules(**FROM, vacuum=rule), {FILES: "garbage"}).problems
+    assert given_sources(of_policy, {FILES: "garbage"}) == {}
 
 
 def test_the_key_is_merged_like_others() -> None:
@@ -200,7 +205,7 @@ def test_the_key_is_merged_like_others() -> None:
         }
     )
     every = {INTERVAL: "7", FILES: "9 days"}
-    assert {t.name: {*complete_rules(t.rules, every).sources} for t in policy.named_tables} == {
+    assert {t.name: {*given_sources(t.rules, every)} for t in policy.named_tables} == {
         "a": {"vacuum"},
         "b": set(),
         "c": set(),
@@ -209,7 +214,7 @@ def test_the_key_is_merged_like_others() -> None:
     assert not policy.table_at("/other/x").rules.reads_properties
     assert policy.table_at("/unnamed/x").rules.reads_properties
     ledger = policy.ledger_table
-    assert ledger is not None and not complete_rules(ledger.rules, every).sources
+    assert ledger is not None and not given_sources(ledger.rules, every)
 
 
 _EXPIRE = {"column": "day", "older_than": "30 days", "then": ["vacuum"]}
@@ -226,8 +231,8 @@ def test_the_tables_of_a_catalog_have_the_key() -> None:
         assert table is not None
         return table.rules
 
-    assert complete_rules(rules_of("orders"), {INTERVAL: "7"}).sources == {"checkpoint": INTERVAL}
-    assert complete_rules(rules_of("lines"), {INTERVAL: "7"}).sources == {}
+    assert given_sources(rules_of("orders"), {INTERVAL: "7"}) == {"checkpoint": INTERVAL}
+    assert given_sources(rules_of("lines"), {INTERVAL: "7"}) == {}
 
 
 # approvals
@@ -283,6 +288,17 @@ def test_an_operation_that_deletes_nothing_needs_no_approval() -> None:
     table.log(add("a"))
     table.log(add("b"))
     assert statuses(run_on(table, asked(**FROM))) == {"checkpoint": "done"}
+
+
+def test_a_budget_knows_how_often_a_rule_from_a_property_is_due() -> None:
+    configuration = {FILES: "9 days", INTERVAL: "1", AUTO_COMPACT: "true"}
+    seen, table = assessed(dead_file(**configuration), **FROM), asked(**FROM)
+    expected = CostHistory()
+    days = {
+        due.operation: due_work(seen, due, table, expected.expected("t", due)).interval.days
+        for due in seen.due
+    }
+    assert days == {"vacuum": 7, "checkpoint": 1}
 
 
 # tables of other writers
@@ -367,3 +383,8 @@ def test_the_verbs_show_which_property_has_added_a_rule(
     assert document[0]["rules"]["from"] == "properties"
     added_text = f"checkpoint by {INTERVAL}, vacuum by {FILES}"
     assert f"rules {tmp_path}/t, {added_text} u at" in lines("tables", *state)
+    for file in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        file.write_text("{")
+    shown("assess", *state)
+    document = json.loads(shown("tables", "--json", *state))["tables"]
+    assert [table["rules_from_properties"] for table in document] == [None, {}], "not known now"

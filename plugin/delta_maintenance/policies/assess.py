@@ -183,8 +183,8 @@ def assess(
     # Another table may have been at the address.
     last_runs = [run for run in last_runs if run.table_id in (None, snapshot.metadata.id)]
     runs = {run.operation: run for run in last_runs}
-    completed = complete_rules(table.rules, snapshot.metadata.configuration)
-    vacuumed, rules = runs.get("vacuum"), completed.rules
+    rules, sources, problems = complete_rules(table.rules, snapshot.metadata.configuration)
+    vacuumed = runs.get("vacuum")
     clean_log, vacuum = rules.value("clean_log"), rules.value("vacuum")
     health = measure(
         snapshot,
@@ -198,7 +198,9 @@ def assess(
     if rules.other_writers != "conditional_put":
         health = replace(health, spark_commits=())
     operations = tuple(
-        _by_property(operation, completed.sources.get(operation.operation))
+        replace(operation, rule_from=name, reason=f"by {name}: {operation.reason}")
+        if (name := sources.get(operation.operation)) is not None
+        else operation
         for operation in assessed_operations(snapshot, health, rules, now=now, last_runs=runs)
     )
     return Assessment(
@@ -212,20 +214,8 @@ def assess(
         next_due_at=next_due_at(operations),
         held=_held(health, rules.holders, last_runs, now=now),
         health=health,
-        notes=(
-            *health.warnings,
-            *health.unsafe_commits,
-            *completed.problems,
-            *_freeing_nothing(last_runs),
-        ),
+        notes=(*health.warnings, *health.unsafe_commits, *problems, *_freeing_nothing(last_runs)),
     )
-
-
-def _by_property(operation: AssessedOperation, name: str | None) -> AssessedOperation:
-    """Returns the operation with the property that its rule comes from, if there is one."""
-    if name is None:
-        return operation
-    return replace(operation, rule_from=name, reason=f"by {name}: {operation.reason}")
 
 
 def _freeing_nothing(last_runs: Sequence[LastRun]) -> Iterator[str]:

@@ -41,14 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the tables."""
     tables = PolicyTables(arguments)
     discovery = tables.found
-    by_properties = work_side_by_side(lambda table: _sources(tables, table), tables.tables)
+    properties = work_side_by_side(lambda table: _by_properties(tables, table), tables.tables)
+    rows = list(zip(tables.tables, properties, strict=True))
     if arguments.json:
         print_json(
             {
-                "tables": [
-                    _document(table, sources)
-                    for table, sources in zip(tables.tables, by_properties, strict=True)
-                ],
+                "tables": [_document(*row) for row in rows],
                 "duplicates": [
                     {"name": duplicate.name, "kept": duplicate.kept, "uri": duplicate.uri}
                     for duplicate in discovery.duplicates
@@ -64,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        for table, sources in zip(tables.tables, by_properties, strict=True):
-            print("\n".join(_lines(table, sources)))
+        for row in rows:
+            print("\n".join(_lines(*row)))
         for line in (*discovery.warnings(), *discovery.counts()):
             say(line)
         say(count_text(len(tables.tables), "table"))
@@ -74,39 +72,32 @@ def run(arguments: argparse.Namespace) -> int:
     )
 
 
-def _sources(tables: PolicyTables, table: PolicyTable) -> dict[str, str] | None:
+def _by_properties(tables: PolicyTables, table: PolicyTable) -> dict[str, str] | None:
     """The properties that added rules when the table was last assessed, by operation; None if that
-    is not known.
-    """
+    is not known."""
     if not table.rules.reads_properties:
         return {}
     entry = tables.entry_of(table.uri, table.name)
     if entry is None or entry.assessment.health is None:
         return None
-    operations = entry.assessment.operations
-    return {e.operation: e.rule_from for e in operations if e.rule_from is not None}
+    return {e.operation: e.rule_from for e in entry.assessment.operations if e.rule_from}
 
 
-def _document(table: PolicyTable, sources: dict[str, str] | None) -> dict[str, object]:
+def _document(table: PolicyTable, by_properties: dict[str, str] | None) -> dict[str, object]:
     name = table.catalog_name
-    return {
-        **table.to_json(),
-        "catalog_name": str(name) if name is not None else None,
-        "rules_from_properties": sources,
-    }
+    name_text = str(name) if name is not None else None
+    return {**table.to_json(), "catalog_name": name_text, "rules_from_properties": by_properties}
 
 
-def _lines(table: PolicyTable, sources: dict[str, str] | None) -> Iterator[str]:
+def _lines(table: PolicyTable, by_properties: dict[str, str] | None) -> Iterator[str]:
     """The name on a line of its own, because names and addresses are longer than columns."""
     yield printable(table.name)
-    by_properties = (
-        ["properties of the table"]
-        if sources is None
-        else [f"{operation} by {name}" for operation, name in sources.items()]
-    )
+    added = [f"{operation} by {name}" for operation, name in (by_properties or {}).items()]
+    if by_properties is None:
+        added = ["properties of the table"]
     facts = {
         "at": table.uri if table.uri != table.name else "",
-        "rules": ", ".join([*(table.rules_from or ["defaults"]), *by_properties]),
+        "rules": ", ".join([*(table.rules_from or ["defaults"]), *added]),
         "owner": table.owner or "",
         "tags": ", ".join(table.tags),
         "comment": table.comment or "",

@@ -16,6 +16,7 @@ from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.budget.choice import DueWork, Part, Stage
 from delta_maintenance.policies.definition.policy import PolicyTable
+from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.measuring import Expected
 from delta_maintenance.policies.models import Assessment
 
@@ -76,7 +77,7 @@ def due_work(
         operation=due.operation,
         stage=_stage_of(due, health),
         due_since=due.due_since or assessment.assessed_at,
-        interval=max(_DAY, _interval_of(table, due.operation)),
+        interval=max(_DAY, _interval_of(table, due)),
         parts=tuple(
             Part(
                 gain=gain * (part.saves_files / saved if saved else 1 / len(parts)),
@@ -102,8 +103,10 @@ def _stage_of(due: AssessedOperation, health: TableHealth) -> Stage:
     return "log" if is_upkeep else "files"
 
 
-def _interval_of(table: PolicyTable, operation: str) -> timedelta:
-    record = known(operation)
-    rule = None if record is None or record.policy is None else table.rules.value(record.policy.key)
-    every = getattr(rule, "every", None)
+def _interval_of(table: PolicyTable, due: AssessedOperation) -> timedelta:
+    record = known(due.operation)
+    key = None if record is None or record.policy is None else record.policy.key
+    # A property adds a rule with the defaults.
+    rules = table.rules if due.rule_from is None else Rules(**{str(key): True})
+    every = getattr(rules.value(str(key)), "every", None)
     return every if isinstance(every, timedelta) else _DAY

@@ -7,7 +7,7 @@ layer names does not run. The keys follow from the registry of operations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,21 +119,19 @@ _FROM = Field(
     description="`properties`: properties of the table request operations for which the policy has "
     "no rule.",
 )
-_PROPERTIES: Mapping[str, Sequence[str]] = {
-    "optimize": (
-        "delta.autoOptimize",
-        "delta.autoOptimize.autoCompact",
-        "delta.autoOptimize.optimizeWrite",
-    ),
-    "checkpoint": ("delta.checkpointInterval",),
-    "clean-log": ("delta.enableExpiredLogCleanup", "delta.logRetentionDuration"),
-    "vacuum": ("delta.deletedFileRetentionDuration",),
-}
-"""The properties that request an operation, in the order in which they decide."""
-_FORBIDDING = ("delta.autoOptimize.autoCompact", "delta.enableExpiredLogCleanup")
-"""The properties whose `false` outweighs those after them."""
-_SPELLINGS = {("delta.autoOptimize.autoCompact", text): "true" for text in ("auto", "legacy")}
-"""Values that only Databricks knows, in the spelling of all."""
+_AUTO_COMPACT = "delta.autoOptimize.autoCompact"
+_OUTWEIGHING = (_AUTO_COMPACT, "delta.enableExpiredLogCleanup")
+"""The properties whose `false` outweighs the next ones."""
+_REQUESTS = (
+    ("optimize", "delta.autoOptimize"),
+    ("optimize", _AUTO_COMPACT),
+    ("optimize", "delta.autoOptimize.optimizeWrite"),
+    ("checkpoint", "delta.checkpointInterval"),
+    ("clean-log", "delta.enableExpiredLogCleanup"),
+    ("clean-log", "delta.logRetentionDuration"),
+    ("vacuum", "delta.deletedFileRetentionDuration"),
+)
+"""Operations and the properties that request them, in the order in which they decide."""
 
 
 if TYPE_CHECKING:
@@ -250,71 +248,45 @@ def _at_once(policy_part: PolicyPart, value: object) -> Rule | bool:
     return False if needs_values else kind().at_once()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletedRules:
-    """The rules of a table with those that its properties add."""
+def complete_rules(
+    rules: Rules, configuration: Mapping[str, str]
+) -> tuple[Rules, Mapping[str, str | None], Sequence[str]]:
+    """Adds what the properties of a table request, if its policy asks for that.
 
-    rules: Rules
-    sources: Mapping[str, str] = field(default_factory=dict)
-    """The properties behind the added rules, by operation."""
-    problems: tuple[str, ...] = ()
-    """One text for each operation that gets no rule because a value cannot be read."""
-
-
-def complete_rules(rules: Rules, configuration: Mapping[str, str]) -> CompletedRules:
-    """Adds the rules that the properties of a table request, if its policy asks for them.
-
-    A key that the policy has, even `false`, stays. Added deletions need an approval, unless the
-    policy says `approval: []`.
+    Returns the rules, the properties behind the added ones by operation, and a text for each value
+    that cannot be read. A key that the policy has, even `false`, stays. Added deletions need an
+    approval, unless the policy says `approval: []`.
     """
     if not rules.reads_properties:
-        return CompletedRules(rules=rules)
-    added: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    problems: list[str] = []
-    for operation, names in _PROPERTIES.items():
-        key = _PARTS[operation].key
-        if key in rules.model_fields_set:
-            continue
-        try:
-            name, value = _requesting_property(names, configuration)
-        except InvalidRequestError as error:
-            problems.append(f"no rule for {operation} from the table's properties: {error}")
-            continue
-        if name is not None:
-            values = {"max_commits": value} if operation == "checkpoint" else {}
-            added[key], sources[operation] = _KINDS[key].model_validate(values), name
-    deletions = (r.name for r in _RECORDS if r.name in sources and r.effects.deletes)
-    if rules.approval != ():
-        added["approval"] = (*(rules.approval or ()), *deletions)
-    completed = rules.model_copy(update=added)
-    return CompletedRules(rules=completed, sources=sources, problems=tuple(problems))
-
-
-def _requesting_property(
-    names: Sequence[str], configuration: Mapping[str, str]
-) -> tuple[str | None, Any]:
-    """Returns the property that requests an operation, and its value; None if none does.
-
-    Raises `InvalidRequestError` for a value that cannot be read.
-    """
+        return rules, {}, ()
     # Imported here, because reading a policy needs no parsers.
-    from delta_maintenance.protocol.changes.property_rules import find_rule
+    from delta_maintenance.protocol.changes.property_rules import RULES
 
-    for name in names:
-        text, rule = configuration.get(name), find_rule(name)
+    parsers = {rule.name: rule.parse for rule in RULES}
+    added: dict[str, Any] = {}
+    sources: dict[str, str | None] = {}
+    problems: list[str] = []
+    for operation, name in _REQUESTS:
+        key, text = _PARTS[operation].key, configuration.get(name)
         # Checkpoints may contain nulls, which mean no value.
-        if text is None or rule is None:
+        if text is None or operation in sources or key in rules.model_fields_set:
             continue
+        is_of_databricks = name == _AUTO_COMPACT and text.lower() in ("auto", "legacy")
         try:
-            value = rule.parse(_SPELLINGS.get((name, text.lower()), text))
+            value = is_of_databricks or parsers[name](text)
         except InvalidRequestError as error:
-            raise InvalidRequestError(f"{name}: {error.problem}", remedy=error.remedy) from None
-        if value is not False:
-            return name, value
-        if name in _FORBIDDING:
-            break
-    return None, None
+            problems.append(f"no rule for {operation} from {name}: {error}")
+            value = None
+        if value is not None and value is not False:
+            sources[operation] = name
+            values = {"max_commits": value} if operation == "checkpoint" else {}
+            added[key] = _KINDS[key].model_validate(values)
+        elif value is None or name in _OUTWEIGHING:
+            sources[operation] = None
+    if rules.approval != ():
+        deletions = (r.name for r in _RECORDS if sources.get(r.name) and r.effects.deletes)
+        added["approval"] = (*(rules.approval or ()), *deletions)
+    return rules.model_copy(update=added), sources, problems
 
 
 def with_promises(
