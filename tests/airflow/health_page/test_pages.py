@@ -20,8 +20,11 @@ from delta_maintenance.operations.layout import (
     Reading,
 )
 from delta_maintenance.policies import AssessmentStore, OperationOutcome
+from delta_maintenance.policies.assess import assess
 from tests.support.orchestrators.health_site import POLICY, Elements, Site, words
+from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.assessed_tables import NOW, assessment, health, held, run_result, waiting
+from tests.support.tables.policy_tables import asked
 from tests.support.tables.table_builder import TableBuilder
 
 # Of Airflow's own imports, which come with the first of these tests.
@@ -481,3 +484,15 @@ def test_holders_are_in_the_list_and_on_the_page_of_the_table(site: Site) -> Non
     site.store.save(assessment())
     assert site.get("/").text.count('<td class="wide held">–</td>') == 2
     assert "Held files" not in site.get("/table?name=orders").text
+
+
+def test_the_page_of_a_table_names_the_property_behind_a_rule(site: Site) -> None:
+    table = TableBuilder()
+    configuration = {"delta.checkpointInterval": "1", "delta.logRetentionDuration": "garbage"}
+    table.commit([protocol(), metadata(configuration=configuration)])
+    table.commit([add("a")])
+    seen = assess(table.open().snapshot(), asked(**{"from": "properties"}), now=NOW)
+    site.store.save(replace(seen, name=assessment().name, uri=assessment().uri))
+    text = site.get(f"/table?name={assessment().name}").text
+    assert "by delta.checkpointInterval: 2 commits since" in text
+    assert "no rule for clean-log from delta.logRetentionDuration" in text
