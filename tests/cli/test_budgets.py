@@ -99,6 +99,21 @@ def test_a_budget_without_a_folder_or_a_readable_ledger_is_said(
     assert len(checkpoints(tmp_path)) == 1
 
 
+def test_what_waits_is_due_since_it_was_found_due_first(
+    cli: Any, policy: Path, tmp_path: Path
+) -> None:
+    def due_since() -> dict[str, str]:
+        words = ("assess", policy, "--state", tmp_path / "state", "--budget", "--json")
+        choice = json.loads(cli(*words).out)["choice"]
+        works = [item["work"] for item in (*choice["chosen"], *choice["deferred"])]
+        return {work["table"]: work["due_since"] for work in works}
+
+    first = due_since()
+    assert due_since() == first
+    cli("run", policy, "--state", tmp_path / "state")
+    assert due_since() == {name: at for name, at in first.items() if name != "t2"}
+
+
 def test_a_policy_without_a_budget_has_no_choice(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(f"version: 1\ntables: [{{uri: {tmp_path}/t}}]\n")

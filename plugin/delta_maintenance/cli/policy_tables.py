@@ -196,8 +196,8 @@ class PolicyTables:
                 )
         except Exception as error:
             assessment = failed_assessment(table, failure_of(error, where=table.name), now=now)
-        self.keep(assessment)
-        return assessment
+        stored = self.keep(assessment)
+        return assessment if stored is None else stored.assessment
 
     def last_runs(self, table: PolicyTable) -> tuple[LastRun, ...]:
         """Returns the stored last runs on a table."""
@@ -208,14 +208,19 @@ class PolicyTables:
         """Returns the stored state of a table; None without one."""
         return self._state.entry_of(uri, name) if self._state is not None else None
 
-    def keep(self, assessment: Assessment, result: RunResult | None = None) -> None:
-        """Stores the last runs for the next call. A failure does not undo completed work."""
+    def keep(
+        self, assessment: Assessment, result: RunResult | None = None
+    ) -> AssessmentEntry | None:
+        """Stores the last runs for the next call, and returns what is stored. A failure does not
+        undo completed work.
+        """
         if self._state is None:
-            return
+            return None
         try:
-            self._state.save(assessment, result)
+            return self._state.save(assessment, result)
         except DeltaMaintenanceError as error:
             warn([f"{assessment.name}: the outcome cannot be stored: {error}"])
+            return None
 
     def acknowledgements(
         self, failures: Iterable[tuple[Assessment | None, RunResult | None]]
