@@ -18,6 +18,7 @@ from pydantic import Field
 
 from delta_maintenance import clock
 from delta_maintenance.operations.core import registry
+from delta_maintenance_dagster import budgets
 from delta_maintenance_dagster.health_checks import HealthThresholds
 from delta_maintenance_dagster.resources import DeltaStorageResource, Reference
 from delta_maintenance_dagster.spark_resource import DeltaSparkResource, SparkDrivers
@@ -159,6 +160,8 @@ def build_maintenance_step(
         failed: list[FinishedRun] = []
         ended: list[FinishedRun] = []
         try:
+            if config.operation is None:
+                runs = budgets.within_budgets(runs)
             with closing(run_side_by_side(runs, lambda run: _work(run, config))) as finished_runs:
                 for run, finished in finished_runs:
                     ended.append(finished)
@@ -179,6 +182,8 @@ def build_maintenance_step(
             raise dg.Failure(
                 "the run was terminated; another run continues from there", allow_retries=False
             ) from interrupt
+        if not config.plan_only:
+            budgets.record_choice(runs, ended)
         if len(ended) > 1:
             context.log.info(sums_of(ended))
         if failed:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, as_completed
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from delta_maintenance import clock
-from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
+from delta_maintenance.errors import (
+    BusyError,
+    DeltaMaintenanceError,
+    InvalidRequestError,
+    StorageError,
+)
 from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory, metadata
@@ -23,14 +26,15 @@ from delta_maintenance_dagster.commits import DATA_VERSION, describe_version, re
 from delta_maintenance_dagster.health_checks import HealthThresholds, judge
 from delta_maintenance_dagster.leases import InstanceLease
 from delta_maintenance_dagster.spark_resource import SparkDrivers
+from delta_maintenance_dagster.step_ledger import StepLedger
 from delta_maintenance_dagster.step_resources import Context, SharedState, StepResources
 from delta_maintenance_dagster.tables import DeltaTable
 
 if TYPE_CHECKING:
     from delta_maintenance.policies.approval import ApprovedPlan, PendingPlan
     from delta_maintenance.policies.assess import NewestSnapshots
+    from delta_maintenance.policies.budget.selection import TableBudget
     from delta_maintenance.policies.clones import PolicyClones
-    from delta_maintenance.policies.definition.ledger import LedgerRule, Prices
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.execute import RunEnvironment
     from delta_maintenance.policies.lanes import Turns
@@ -44,8 +48,8 @@ _PERSON = "user"
 """The tag of a run with the person who launched it, which only Dagster+ sets by itself."""
 _ASKERS = (_PERSON, "dagster/schedule_name", "dagster/sensor_name")
 """The tags of a run that say who started it."""
-_SHOWN_ROWS = 10
-_LOOKS_BACK = timedelta(days=31)
+_FEW_FILES = 10_000
+"""The number of files up to which a snapshot is kept until the table has its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +115,37 @@ class TableRun:
     """Where failures are acknowledged; None for runs for which a person waits."""
     outbox: SharedState | None = None
     """Where rows are kept until the ledger of the policy can be written."""
+    budget: TableBudget | None = None
+    """What the budget of the policy lets the table have; None without one."""
+    assessed: Assessment | None = None
+    """The assessment for the choice within the budget; None for a table that was not read."""
+    snapshots: NewestSnapshots | None = None
+    """Those of this assessment."""
+
+    def assess(self) -> TableRun:
+        """Returns the run with an assessment of its table, which is stored for other steps."""
+        # Loads pyarrow, which loading definitions must not require.
+        from delta_maintenance.policies.assess import assess_table
+
+        last_state = memory.recall(self.context.instance, self.table)
+        try:
+            snapshots = self._open()
+        except Exception:
+            # The run itself reports it.
+            return self
+        assessment = assess_table(
+            snapshots.table,
+            self.table.policy,
+            now=clock.now(),
+            last_runs=last_state.last_runs,
+            snapshots=snapshots,
+        )
+        if assessment.health is None:
+            return self
+        if self.state is not None:
+            self.state.keep(self.context.resources, self.context.log, assessment)
+        few = assessment.health.num_files <= _FEW_FILES
+        return replace(self, assessed=assessment, snapshots=snapshots if few else None)
 
     def due(self, *, approve: Sequence[str] = (), plan_only: bool = False) -> FinishedRun:
         """Runs the operations that are due by the policy.
@@ -184,7 +219,27 @@ class TableRun:
             clones=self.clones,
             progress=LoggedProgress(_TableLog(self.context.log, self.table.label)),
             turns=self.turns,
+            budget=self.budget,
             snapshots=snapshots,
+        )
+
+    def _open(self) -> NewestSnapshots:
+        from delta_maintenance.policies.assess import NewestSnapshots
+
+        storage = self.resources.storage.resolve(self.context.resources)
+        return NewestSnapshots(storage.open_table(self.table.policy))
+
+    @property
+    def ledger(self) -> StepLedger | None:
+        """The ledger that the policy file of the table names; None without one."""
+        policy = self.table.among
+        if policy is None or policy.ledger is None:
+            return None
+        return StepLedger(
+            context=self.context,
+            rule=policy.ledger,
+            storage=self.resources.storage,
+            outbox=self.outbox,
         )
 
     @property
@@ -198,25 +253,25 @@ class TableRun:
         failed run.
         """
         from delta_maintenance.errors import failure_of
-        from delta_maintenance.policies.assess import NewestSnapshots
         from delta_maintenance.policies.run import failed_run
 
         last_state = memory.recall(self.context.instance, self.table)
-        policy, observation = self.table.policy, None
+        policy, observation, snapshots = self.table.policy, None, None
         try:
-            table = self.resources.storage.resolve(self.context.resources).open_table(policy)
-        except Exception as error:
-            failure = failure_of(error, where=policy.name)
-            result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
-        else:
-            snapshots = NewestSnapshots(table)
+            snapshots = self.snapshots or self._open()
             result = runner(last_state)(
-                table,
+                snapshots.table,
                 policy,
                 last_runs=last_state.last_runs,
                 environment=self._environment(snapshots),
             )
             observation = self._observe(result, snapshots)
+        except Exception as error:
+            # A run raises no errors of stores but those of the account of its budget.
+            if snapshots is not None and not isinstance(error, StorageError):
+                raise
+            failure = failure_of(error, where=policy.name)
+            result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
         return replace(self._finish(result, last_state), observation=observation)
 
     def _observe(self, result: RunResult, snapshots: NewestSnapshots) -> dg.AssetObservation | None:
@@ -316,35 +371,15 @@ class TableRun:
         """Records the run in the ledger of the policy file, if it names one. Returns the last rows
         of the table there.
         """
-        # Loads pyarrow, which loading definitions must not require.
-        from delta_maintenance.ledger.recording import Recorder
-        from delta_maintenance.ledger.rows import Origin
-
-        policy = self.table.among
-        if policy is None or policy.ledger is None:
+        policy, ledger = self.table.among, self.ledger
+        if policy is None or ledger is None:
             return {}
-        rule, provided = policy.ledger, self.context.resources
-        storage = self.resources.storage.of(rule.storage.connection)
-        shared = nullcontext() if self.outbox is None else self.outbox.opening(provided)
-        link = f"/runs/{self.context.run.run_id}"
-        origin = Origin(done_by="dagster", run_id=clock.new_id(), link=link)
-
-        def options() -> Mapping[str, str]:
-            return storage.resolve(provided).storage_options(rule.storage, uri=rule.uri)
-
-        try:
-            with shared as state:
-                store = state.store if state is not None else None
-                recorder = Recorder.at(rule.uri, options, state=store)
-                for warning in recorder.record(result, origin):
-                    self.context.log.warning(warning)
-        except DeltaMaintenanceError as error:
-            self.context.log.warning(f"the ledger was not written: {error}")
+        ledger.deliver(lambda recorder, origin: recorder.record(result, origin))
         if not result.outcomes:
             # Nothing is new there since the last run.
             return {}
         try:
-            rows = _last_rows(rule, result.name, storage_options=options, prices=policy.prices)
+            rows = ledger.last_rows(result.name, prices=policy.prices)
         except Exception as error:
             # The recorder has told why, or will.
             self.context.log.debug(f"the ledger was not read: {error}")
@@ -362,31 +397,6 @@ class TableRun:
             plan if plan.id in known_ids else replace(plan, asked_by=by, link=link)
             for plan in pending
         )
-
-
-def _last_rows(
-    rule: LedgerRule,
-    table: str,
-    *,
-    storage_options: Callable[[], Mapping[str, str]],
-    prices: Prices | None,
-) -> Sequence[Mapping[str, Any]]:
-    """Returns the newest rows of a table, the newest first; none if the store of the ledger failed
-    a short while ago. Raises the errors of the ledger.
-    """
-    from delta_maintenance.ledger.recording import is_unreachable
-    from delta_maintenance.ledger.summary import newest
-    from delta_maintenance.ledger.table import LedgerTable
-    from delta_maintenance.storage import open_store
-
-    if is_unreachable(rule.uri, None):
-        return ()
-    ledger = LedgerTable(open_store(rule.uri, storage_options()))
-    since = clock.now() - _LOOKS_BACK
-    rows: list[dict[str, Any]] = newest(
-        ledger, since=since, most=_SHOWN_ROWS, table=table, prices=prices
-    ).to_pylist()
-    return rows
 
 
 def _waiting(result: RunResult, before: Sequence[PendingPlan]) -> tuple[PendingPlan, ...]:
