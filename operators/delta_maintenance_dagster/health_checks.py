@@ -379,17 +379,20 @@ def _retention_settings(health: "TableHealth", thresholds: HealthThresholds) -> 
 
 
 def _protocol(assessment: "Assessment", health: "TableHealth") -> Judgement:
+    # To wait because of a budget is no fault of the table.
+    waiting = [item for item in assessment.operations if item.status == "deferred"]
     missing = [
-        f"{item.operation}: {item.reason}"
+        item
         for item in assessment.operations
         # An operation that only waits for maintenance hours has an instant.
-        if (_changes_table(item.operation) and item.status != "not-due")
+        if (_changes_table(item.operation) and item.status not in ("not-due", "deferred"))
         or (item.status == "blocked" and item.due_at is None)
     ]
+    reasons = "; ".join(f"{item.operation}: {item.reason}" for item in (*missing, *waiting))
     return Judgement(
         name="protocol",
         passed=not missing,
-        message="; ".join(missing) or f"as the policy requires: {metadata.protocol_of(health)}",
+        message=reasons or f"as the policy requires: {metadata.protocol_of(health)}",
         facts={
             "protocol": metadata.protocol_of(health),
             "row_tracking": health.row_tracking,
