@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from delta_maintenance.address import digest_of
 from delta_maintenance.errors import StorageError
 from delta_maintenance.policies.budget.account import BudgetAccount
 from delta_maintenance.policies.definition.budget import BudgetRule
@@ -167,3 +168,17 @@ def test_without_a_folder_only_this_process_counts() -> None:
     of = account(None)
     assert begin(of, 10) is not None and begin(of, 1) is None
     assert begin(account(None), 10) is not None
+
+
+def test_what_runs_have_booked_is_known_while_it_may_look_due() -> None:
+    store = MemoryStore()
+    ended, running = account(store, "ended"), account(store, "running")
+    booked = ended.begin({"cpu_seconds": 1.0}, owner=None, work="t optimize")
+    assert booked is not None
+    ended.end(booked, {"cpu_seconds": 1.0})
+    assert running.begin({"cpu_seconds": 1.0}, owner=None, work="t vacuum") is not None
+    reader = account(store, "reader")
+    assert ended.booked() == {digest_of("t optimize"), digest_of("t vacuum")}
+    assert reader.booked() == running.booked() == {digest_of("t vacuum")}
+    reader.now = lambda: NOW + timedelta(days=1)
+    assert reader.booked() == frozenset(), "a run was killed on the day before"

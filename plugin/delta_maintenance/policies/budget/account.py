@@ -79,16 +79,29 @@ class BudgetAccount:
         """
         return self._left(self._entries(), owner)
 
-    def begin(self, expected: Costs, *, owner: str | None) -> str | None:
+    def booked(self) -> frozenset[str]:
+        """Returns the digests of what is counted and may still look due: what this run has booked,
+        and what others are doing today.
+        """
+        run, today = digest_of(self.run_id), _day(self.now())
+        counted = (
+            entry
+            for entry in self._entries()
+            if entry.run == run or (entry.state == "begun" and entry.day == today)
+        )
+        return frozenset(entry.id.partition("-")[0] for entry in counted)
+
+    def begin(self, expected: Costs, *, owner: str | None, work: str = "") -> str | None:
         """Books what an operation is expected to take; returns its ID in the account.
 
-        None if nothing is left of a limit, so that the operation must wait.
+        `work` names the table and the operation. None if nothing is left of a limit, so that the
+        operation must wait.
         """
         entry = _Entry(
             day=_day(self.now()),
             run=digest_of(self.run_id),
             owner=digest_of(owner or ""),
-            id=self.new_id(),
+            id=f"{digest_of(work)}-{self.new_id()}",
             costs=tuple(expected.get(unit, 0.0) for unit in UNITS),
         )
         self._put(entry)

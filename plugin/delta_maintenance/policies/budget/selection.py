@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from delta_maintenance import clock
-from delta_maintenance.address import identity_of
+from delta_maintenance.address import digest_of, identity_of
 from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
@@ -113,13 +113,15 @@ def select_work(
 ) -> Selection:
     """Chooses among the due operations of tables, with what is left in the account.
 
-    Without `ranked`, everything runs in the usual order as long as something is left.
+    Without `ranked`, everything runs in the usual order as long as something is left. What is
+    booked already, for example by a run at the same time, is not chosen among, but counted.
     """
-    rule, left = account.rule, account.left()
+    rule, left, booked = account.rule, account.left(), account.booked()
     work = [
         due_work(assessment, due, table, history.expected(identity_of(table.uri), due))
         for assessment, table in assessed
         for due in assessment.due
+        if digest_of(work_name(table, due)) not in booked
     ]
     until = _next_day(now) if rule.day.amounts() else None
     limits = {unit: amount for unit, amount in left.items() if amount > 0}
@@ -166,6 +168,11 @@ def select_work(
     return Selection(choice=choice, limits=limits, until=until, allotments=allotments)
 
 
+def work_name(table: PolicyTable, due: AssessedOperation) -> str:
+    """Returns the name of an operation on a table in the account."""
+    return f"{identity_of(table.uri)} {due.operation}"
+
+
 def deferral_text(item: DeferredWork) -> str:
     """Returns why an operation waits, in one clause."""
     if item.better:
@@ -197,7 +204,8 @@ class TableBudget:
     def begin(self, due: AssessedOperation) -> str | None:
         """Books an operation; None if it must wait."""
         expected = self.expected(due)
-        booked = self.account.begin(expected.costs, owner=self.table.owner)
+        work = work_name(self.table, due)
+        booked = self.account.begin(expected.costs, owner=self.table.owner, work=work)
         if booked is None:
             self._spent.add(due.operation)
         return booked
