@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from delta_maintenance import clock
-from delta_maintenance.errors import (
-    BusyError,
-    DeltaMaintenanceError,
-    InvalidRequestError,
-    StorageError,
-)
+from delta_maintenance.errors import BusyError, DeltaMaintenanceError, InvalidRequestError
 from delta_maintenance.operations.core import replace_flags
 from delta_maintenance.operations.core.logged_progress import LoggedProgress
 from delta_maintenance_dagster import memory, metadata
@@ -256,9 +251,13 @@ class TableRun:
         from delta_maintenance.policies.run import failed_run
 
         last_state = memory.recall(self.context.instance, self.table)
-        policy, observation, snapshots = self.table.policy, None, None
+        policy, observation = self.table.policy, None
         try:
             snapshots = self.snapshots or self._open()
+        except Exception as error:
+            failure = failure_of(error, where=policy.name)
+            result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
+        else:
             result = runner(last_state)(
                 snapshots.table,
                 policy,
@@ -266,12 +265,6 @@ class TableRun:
                 environment=self._environment(snapshots),
             )
             observation = self._observe(result, snapshots)
-        except Exception as error:
-            # A run raises no errors of stores but those of the account of its budget.
-            if snapshots is not None and not isinstance(error, StorageError):
-                raise
-            failure = failure_of(error, where=policy.name)
-            result = failed_run(policy, failure, now=clock.now(), last_runs=last_state.last_runs)
         return replace(self._finish(result, last_state), observation=observation)
 
     def _observe(self, result: RunResult, snapshots: NewestSnapshots) -> dg.AssetObservation | None:

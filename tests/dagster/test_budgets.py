@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,27 @@ class Lake:
                 raise_on_error=False,
             )
         )
+
+    @contextmanager
+    def working_on(self, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Lets a run on a table wait at the end of its operation for the end of the block."""
+        began, may_end, end = threading.Event(), threading.Event(), BudgetAccount.end
+
+        def waits(account: BudgetAccount, *args: Any) -> None:
+            if threading.current_thread() in threads:
+                began.set()
+                assert may_end.wait(60)
+            end(account, *args)
+
+        monkeypatch.setattr(BudgetAccount, "end", waits)
+        threads = [threading.Thread(target=self.run, kwargs={"only": name})]
+        threads[0].start()
+        try:
+            assert began.wait(60)
+            yield
+        finally:
+            may_end.set()
+            threads[0].join()
 
     def has_run(self) -> set[str]:
         """The tables with a newer checkpoint than the first one."""
@@ -310,24 +333,6 @@ def test_a_folder_that_cannot_be_reached_is_said_and_fails_no_run(lake: Lake) ->
     assert any("compares only its own tables" in text for text in lake.log(run))
 
 
-def test_an_account_that_cannot_be_written_fails_only_its_table(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.write(day(1000))
-    begin = BudgetAccount.begin
-
-    def refused(account: BudgetAccount, *args: Any, **options: Any) -> Any:
-        if not refusals:
-            refusals.append(1)
-            open_store(str(lake.path / "policy.yaml")).put("x", b"")
-        return begin(account, *args, **options)
-
-    refusals: list[int] = []
-    monkeypatch.setattr(BudgetAccount, "begin", refused)
-    assert not lake.run().success
-    assert len(lake.has_run()) == 1
-
-
 # Ledgers and other runs
 
 
@@ -346,27 +351,23 @@ def test_a_ledger_that_cannot_be_read_leaves_the_usual_order_and_says_so(lake: L
 
 def test_what_another_run_has_begun_is_booked(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.write(day(lake.cost("lively")))
-    began, may_end = threading.Event(), threading.Event()
-    end = BudgetAccount.end
-
-    def waits(account: BudgetAccount, *args: Any) -> None:
-        began.set()
-        assert may_end.wait(60)
-        end(account, *args)
-
-    monkeypatch.setattr(BudgetAccount, "end", waits)
-    first = threading.Thread(target=lake.run, kwargs={"only": "lively"})
-    first.start()
-    try:
-        assert began.wait(60)
+    with lake.working_on("lively", monkeypatch):
         assert lake.run(only="idle").success
-    finally:
-        may_end.set()
-        first.join()
     assert lake.has_run() == {"lively"}
     (due,) = markdown_rows(lake.facts("idle")["due"])
     assert "the budget of requests is spent" in due["why"]
     assert len(lake.booked()) == 1
+
+
+def test_what_another_run_is_doing_is_counted_and_does_not_compete(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # If it were counted and competed as well, nothing would be left for the other table.
+    lake.write(day(2 * lake.cost("lively") + lake.cost("idle") - 1))
+    assert lake.run(f"{JOB}_health", per_step=1).success
+    with lake.working_on("lively", monkeypatch):
+        assert lake.run(only="idle", per_step=1).success
+    assert lake.has_run() == {"idle", "lively"}
 
 
 @pytest.mark.process
