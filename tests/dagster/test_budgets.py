@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -240,7 +241,10 @@ def test_a_plan_shows_the_choice_and_books_and_records_nothing(lake: Lake) -> No
 
 def test_a_run_on_demand_is_not_subject_to_the_budget(lake: Lake) -> None:
     lake.write(day(1))
-    assert lake.run(config={"operation": "checkpoint"}).success
+    (lake.path / "ledger").write_text("not a folder")
+    run = lake.run(config={"operation": "checkpoint"})
+    assert run.success
+    assert not any(text.startswith("budget: ") for text in lake.log(run)), "nothing was chosen"
     assert lake.has_run() == {"idle", "lively"}
     assert lake.booked() == []
 
@@ -304,6 +308,20 @@ def test_what_waited_in_an_earlier_run_still_competes(lake: Lake) -> None:
     lake.write(day(lake.cost("lively")))
     assert lake.run(per_step=1).success
     assert lake.has_run() == {"lively"}
+
+
+def test_what_has_waited_for_too_long_comes_first(lake: Lake) -> None:
+    lake.write(day(1))
+    assert lake.run(per_step=1).success
+    for file in (lake.path / "state").glob("*.json"):
+        entry = json.loads(file.read_text())
+        for operation in entry["assessment"]["operations"]:
+            if entry["assessment"]["name"] == "idle":
+                operation["due_since"] = "2026-01-01T00:00:00Z"
+        file.write_text(json.dumps(entry))
+    lake.write(day(lake.cost("lively")))
+    assert lake.run(per_step=1).success
+    assert lake.has_run() == {"idle"}
 
 
 def test_the_limit_of_a_run_is_for_the_tables_of_the_run(lake: Lake) -> None:
