@@ -27,6 +27,7 @@ from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.policies.discovery import open_policy_table
 from delta_maintenance.storage import open_store
 from delta_maintenance_dagster import DeltaTable, Execution, budgets, build_definitions
+from delta_maintenance_dagster.table_run import TableRun
 from tests.support.markdown import markdown_rows
 from tests.support.tables.actions import add
 from tests.support.tables.overdue_tables import overdue_table
@@ -279,10 +280,21 @@ def test_without_a_budget_nothing_changes(lake: Lake, monkeypatch: pytest.Monkey
 
 
 def test_a_silent_table_holds_up_no_choice(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets, "_PATIENCE", 0.0)
-    lake.write(day(lake.cost("idle")))
-    assert lake.run(only="idle").success
-    assert lake.has_run() == {"idle"}
+    assess, has_ended = TableRun.assess, threading.Event()
+
+    def assess_or_wait(run: TableRun) -> TableRun:
+        if run.table.policy.name == "idle":
+            assert has_ended.wait(20)
+        return assess(run)
+
+    monkeypatch.setattr(TableRun, "assess", assess_or_wait)
+    monkeypatch.setattr(budgets, "_PATIENCE", 0.1)
+    lake.write(day(1000))
+    try:
+        assert lake.run().success
+    finally:
+        has_ended.set()
+    assert lake.has_run() == {"idle", "lively"}
 
 
 # Two steps
