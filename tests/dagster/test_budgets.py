@@ -280,12 +280,16 @@ def test_without_a_budget_nothing_changes(lake: Lake, monkeypatch: pytest.Monkey
 
 
 def test_a_silent_table_holds_up_no_choice(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    assess, has_ended = TableRun.assess, threading.Event()
+    assess, has_ended, is_over = TableRun.assess, threading.Event(), threading.Event()
 
     def assess_or_wait(run: TableRun) -> TableRun:
-        if run.table.policy.name == "idle":
-            assert has_ended.wait(20)
-        return assess(run)
+        if run.table.policy.name != "idle":
+            return assess(run)
+        try:
+            has_ended.wait()
+            return assess(run)
+        finally:
+            is_over.set()
 
     monkeypatch.setattr(TableRun, "assess", assess_or_wait)
     monkeypatch.setattr(budgets, "_PATIENCE", 0.1)
@@ -294,6 +298,7 @@ def test_a_silent_table_holds_up_no_choice(lake: Lake, monkeypatch: pytest.Monke
         assert lake.run().success
     finally:
         has_ended.set()
+        is_over.wait()
     assert lake.has_run() == {"idle", "lively"}
 
 
