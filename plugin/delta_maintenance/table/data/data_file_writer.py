@@ -246,6 +246,8 @@ class DataFileWriter:
             self._output.held = io.BytesIO()
             self._parquet.close()
             self._sink.write(without_nan_bounds(self._output.held.getvalue(), self._nan))
+        # A bin keeps its writers, and Arrow's writer keeps buffers after it is closed.
+        self._parquet = None
         self._size = self._sink.tell()
 
     def _leave(

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import math
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from delta_maintenance.storage import MemoryStore
 from delta_maintenance.table.data.bins import RewriteSpec, RewrittenBin, RowsSum
 from delta_maintenance.table.data.clustering import clustered_bin
 from delta_maintenance.table.data.clustering.keys import Clustering
-from delta_maintenance.table.data.clustering.sorter import KEY, RangeFile
+from delta_maintenance.table.data.clustering.sorter import KEY, RangeFile, RangeFiles, RowSorter
 from delta_maintenance.table.data.data_file_reader import DataFileReader, FileRows, SourceFile
 from delta_maintenance.table.data.data_file_writer import DataFileWriter
 from delta_maintenance.table.data.read_back import stored_sums
@@ -366,6 +367,55 @@ def test_a_source_that_cannot_be_read_is_left_out() -> None:
     assert [refusal.source.path for refusal in done.refused] == ["damaged"]
     assert done.sums.rows == 200
     assert list(itertools.chain(source.path for source in done.bin.sources)) == ["f0", "f2"]
+
+
+def peak_of_sorted_reading(ranges: int, *, sort_bytes: int = 1 << 14) -> int:
+    """The bytes that Arrow allocates to read rows in order that fill half of `sort_bytes` in each
+    range."""
+    columns = {name: pa.int64() for name in ("x", "y")} | {"filler": pa.binary(200)}
+    schema = pa.schema(columns.items())
+    count = ranges * sort_bytes // 2 // sum(kind.bit_width // 8 for kind in columns.values())
+    numbers = np.random.default_rng(0).permutation(count)
+    filler = pa.array([bytes(200)] * count, columns["filler"])
+    rows = pa.record_batch([pa.array(numbers), pa.array(numbers[::-1]), filler], schema=schema)
+    batches = [rows.slice(at, 100) for at in range(0, count, 100)]
+    clustering = Clustering(columns=(("x",), ("y",)), curve="hilbert", sort_bytes=sort_bytes)
+    pool, shared = pa.proxy_memory_pool(pa.default_memory_pool()), pa.default_memory_pool()
+    with RowSorter(schema, clustering, lambda: batches) as sorter:
+        for batch in batches:
+            sorter.add(0, batch)
+        pa.set_memory_pool(pool)
+        try:
+            assert sum(piece.rows.num_rows for piece in sorter.read_sorted()) == count
+        finally:
+            pa.set_memory_pool(shared)
+    return int(pool.max_memory())
+
+
+@pytest.mark.conformance("RW-43")
+def test_sorting_takes_no_more_memory_if_the_bin_is_larger() -> None:
+    # The ranges differ in size, because a sample decides them.
+    assert peak_of_sorted_reading(220) < 1.5 * peak_of_sorted_reading(10)
+
+
+def test_ranges_need_no_open_files(tmp_path: Path) -> None:
+    keys = np.arange(1000, dtype=np.uint64)
+    rows = pa.record_batch({"x": keys, KEY: keys})
+    before = os.listdir("/dev/fd")
+    ranges = RangeFiles(tmp_path / "ranges", rows.schema, keys[1:], buffer_bytes=1)
+    for _ in range(2):
+        ranges.add(rows)
+    assert len(os.listdir("/dev/fd")) == len(before)
+    assert [len(list(file.read())) for file in ranges.files] == [2] * len(keys)
+
+
+def test_a_writer_holds_no_buffers_once_its_file_is_closed() -> None:
+    batch = random_table(1 << 16).to_batches()[0]
+    before = pa.total_allocated_bytes()
+    with DataFileWriter(MemoryStore(), "file.parquet", spec_of(*FIELDS).files) as writer:
+        writer.write(batch)
+    assert writer.rows == batch.num_rows
+    assert pa.total_allocated_bytes() == before
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

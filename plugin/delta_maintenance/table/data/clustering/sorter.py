@@ -32,8 +32,8 @@ from delta_maintenance.table.data.clustering.keys import (
 
 KEY = "\0key"
 """The name of the column of keys. No column of a table can have it."""
-MOST_FILES = 256
-"""The number of files that are open at once."""
+_MOST_RANGES = 512
+"""The number of ranges between which rows are divided at once; more are written in tiny parts."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -44,13 +44,15 @@ def keys_of(rows: pa.RecordBatch) -> Ranks:
 
 
 class RangeFile:
-    """A file of rows. Rows are read in the order in which they were written."""
+    """A file of rows. Rows are read in the order in which they were written.
+
+    Each write appends a stream of its own and closes the file, so that there can be more ranges
+    than a process may have open files.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path = path
         self._schema = schema
-        self._sink: pa.NativeFile | None = None
-        self._writer: pa.RecordBatchWriter | None = None
         self.bytes = 0
         """The size of the rows in memory."""
         self.rows = 0
@@ -60,11 +62,12 @@ class RangeFile:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Appends rows. `StorageError` if the temporary directory is full."""
-        with scratch_writes(self._path):
-            if self._writer is None:
-                self._sink = pa.OSFile(str(self._path), "wb")
-                self._writer = pa.ipc.new_stream(self._sink, self._schema, options=_OPTIONS)
-            self._writer.write_batch(rows)
+        with (
+            scratch_writes(self._path),
+            pa.OSFile(str(self._path), "ab") as sink,
+            pa.ipc.new_stream(sink, self._schema, options=_OPTIONS) as stream,
+        ):
+            stream.write_batch(rows)
         self.bytes += rows.nbytes
         self.rows += rows.num_rows
         keys = keys_of(rows)
@@ -73,23 +76,14 @@ class RangeFile:
         self.greatest = greatest if self.greatest is None else max(self.greatest, greatest)
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Yields all rows. Nothing can be written afterwards."""
-        self.close()
+        """Yields all rows."""
         if self.rows:
             with pa.OSFile(str(self._path), "rb") as source:
-                yield from pa.ipc.open_stream(source)
-
-    def close(self) -> None:
-        """Closes the file for writing."""
-        if self._writer is not None and self._sink is not None:
-            with scratch_writes(self._path):
-                self._writer.close()
-                self._sink.close()
-            self._writer = self._sink = None
+                while source.tell() < source.size():
+                    yield from pa.ipc.open_stream(source)
 
     def discard(self) -> None:
         """Deletes the file, so that the disk holds no more rows than necessary."""
-        self.close()
         self._path.unlink(missing_ok=True)
 
 
@@ -131,12 +125,6 @@ class RangeFiles:
         for number in np.flatnonzero(np.diff(starts)).tolist():
             start, end = int(starts[number]), int(starts[number + 1])
             self.files[number].write(rows.slice(start, end - start))
-
-    def close(self) -> None:
-        """Writes all rows, and closes the files."""
-        self.flush()
-        for file in self.files:
-            file.close()
 
 
 def cuts_between(keys: Ranks, ranges: int) -> Ranks:
@@ -202,9 +190,6 @@ class RowSorter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._ranges is not None:
-            for file in self._ranges.files:
-                file.close()
         self._stack.close()
 
     @property
@@ -239,7 +224,7 @@ class RowSorter:
     def read_sorted(self) -> Iterator[SortedRows]:
         """Yields all rows in order."""
         if self._ranges is not None:
-            self._ranges.close()
+            self._ranges.flush()
             for file in self._ranges.files:
                 yield from self._of_file(file)
             return
@@ -260,7 +245,7 @@ class RowSorter:
         assert sampled_rows is not None
         keys = self._learn_from(sampled_rows)
         size = sample.count * self._held_bytes // max(1, self._held_rows)
-        ranges = min(MOST_FILES // 2, -(-2 * size // sort_bytes))
+        ranges = min(_MOST_RANGES, -(-2 * size // sort_bytes))
         self._folder = self._stack.enter_context(scratch_folder())
         cuts = cuts_between(keys, ranges)
         self._ranges = self._range_files(cuts)
@@ -296,14 +281,14 @@ class RowSorter:
             sample.offer(rows.select([KEY]))
         sampled_rows = sample.rows()
         assert sampled_rows is not None and file.greatest is not None
-        ranges = min(MOST_FILES // 2, -(-2 * file.bytes // self._clustering.sort_bytes))
+        ranges = min(_MOST_RANGES, -(-2 * file.bytes // self._clustering.sort_bytes))
         cuts = cuts_between(keys_of(sampled_rows), ranges)
         # A cut between two keys of the file, so that each part is smaller.
         cuts = np.unique(np.append(cuts, np.uint64(file.greatest)))
         range_files = self._range_files(cuts)
         for rows in file.read():
             range_files.add(rows)
-        range_files.close()
+        range_files.flush()
         file.discard()
         return range_files
 
