@@ -32,8 +32,12 @@ from delta_maintenance.table.data.clustering.keys import (
 
 KEY = "\0key"
 """The name of the column of keys. No column of a table can have it."""
-_MOST_RANGES = 512
-"""The number of ranges between which rows are divided at once; more are written in tiny parts."""
+_RANGES = 128
+"""Rows are divided between up to this many ranges at once, whatever the number of columns."""
+_PART_BYTES = 16 << 10
+"""Up to more ranges if each of them gets this many bytes of a column at once, on average. Dividing
+rows again takes less time than writing smaller parts.
+"""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
@@ -237,7 +241,6 @@ class RowSorter:
 
     def _begin_ranges(self) -> None:
         """Divides the keys into ranges, and writes the rows that are held to their files."""
-        sort_bytes = self._clustering.sort_bytes
         sample = self._sample()
         for batch in self._sampled():
             sample.offer(self._clustering.key_columns(batch))
@@ -245,13 +248,18 @@ class RowSorter:
         assert sampled_rows is not None
         keys = self._learn_from(sampled_rows)
         size = sample.count * self._held_bytes // max(1, self._held_rows)
-        ranges = min(_MOST_RANGES, -(-2 * size // sort_bytes))
         self._folder = self._stack.enter_context(scratch_folder())
-        cuts = cuts_between(keys, ranges)
+        cuts = cuts_between(keys, self._range_count(size))
         self._ranges = self._range_files(cuts)
         held, self._held, self._held_bytes = self._held, [], 0
         for source, rows in held:
             self._ranges.add(self.with_keys(source, rows))
+
+    def _range_count(self, size: int) -> int:
+        """Returns the number of ranges between which rows of this size in memory are divided."""
+        sort_bytes = self._clustering.sort_bytes
+        most = max(_RANGES, sort_bytes // 2 // (_PART_BYTES * len(self._schema)))
+        return min(most, -(-2 * size // sort_bytes))
 
     def _range_files(self, cuts: Ranks) -> RangeFiles:
         assert self._folder is not None
@@ -281,8 +289,7 @@ class RowSorter:
             sample.offer(rows.select([KEY]))
         sampled_rows = sample.rows()
         assert sampled_rows is not None and file.greatest is not None
-        ranges = min(_MOST_RANGES, -(-2 * file.bytes // self._clustering.sort_bytes))
-        cuts = cuts_between(keys_of(sampled_rows), ranges)
+        cuts = cuts_between(keys_of(sampled_rows), self._range_count(file.bytes))
         # A cut between two keys of the file, so that each part is smaller.
         cuts = np.unique(np.append(cuts, np.uint64(file.greatest)))
         range_files = self._range_files(cuts)
