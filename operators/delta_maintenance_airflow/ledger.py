@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -13,10 +13,12 @@ from delta_maintenance_airflow.hooks.delta import DeltaHook, PolicyHook
 from delta_maintenance_airflow.settings import assessment_store, policy_path
 
 if TYPE_CHECKING:
+    from delta_maintenance.ledger.recording import Recorder
+    from delta_maintenance.ledger.rows import Origin
     from delta_maintenance.ledger.table import LedgerTable
     from delta_maintenance.policies.assessments import AssessmentStore
     from delta_maintenance.policies.definition.ledger import LedgerRule
-    from delta_maintenance.policies.models import RunResult
+    from delta_maintenance.policies.models import Assessment, RunResult
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +32,20 @@ def record_run(
     if rule is not None:
         hook = PolicyHook(rule.storage)
         _record(rule.uri, hook, store, result, link=link)
+
+
+def record_choice(
+    rule: LedgerRule | None, store: AssessmentStore, assessments: Sequence[Assessment], *, link: str
+) -> None:
+    """Adds a row for each operation that waits because of the budget, all at once. Otherwise like
+    `record_run`.
+    """
+    if rule is None or not assessments:
+        return
+    from delta_maintenance.ledger.rows import rows_of_choice
+
+    recorder, origin = _recorder(rule.uri, PolicyHook(rule.storage), store, link=link)
+    _warn(recorder.record_rows(rows_of_choice(assessments, origin), origin))
 
 
 def operation_ledger(
@@ -80,11 +96,21 @@ def _ledger_of_policy() -> LedgerRule | None:
 def _record(
     uri: str, hook: DeltaHook, store: AssessmentStore, result: RunResult, *, link: str
 ) -> None:
+    recorder, origin = _recorder(uri, hook, store, link=link)
+    _warn(recorder.record(result, origin))
+
+
+def _recorder(
+    uri: str, hook: DeltaHook, store: AssessmentStore, *, link: str
+) -> tuple[Recorder, Origin]:
     # Loads pyarrow, which would slow down Dag parsing.
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
 
     recorder = Recorder.at(uri, lambda: hook.options_for(uri), state=store.store)
-    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link)
-    for warning in recorder.record(result, origin):
+    return recorder, Origin(done_by="airflow", run_id=clock.new_id(), link=link)
+
+
+def _warn(warnings: Iterable[str]) -> None:
+    for warning in warnings:
         _log.warning("%s", warning)

@@ -8,16 +8,17 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from delta_maintenance import clock
 from delta_maintenance.address import Address, is_catalog_name
 from delta_maintenance.errors import InvalidRequestError
 from delta_maintenance.operations import core
 from delta_maintenance.redaction import redact
 from delta_maintenance_airflow.compat import AirflowException, AirflowFailException, Stats
 from delta_maintenance_airflow.hooks.delta import PolicyHook
-from delta_maintenance_airflow.ledger import record_run
+from delta_maintenance_airflow.ledger import open_ledger, record_run
 from delta_maintenance_airflow.settings import assessment_store, policy_path, report_folder
 from delta_maintenance_airflow.spark.submission import SparkSubmission
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from delta_maintenance.operations.core.policy_values import StorageRule
     from delta_maintenance.policies.approval import ApprovedPlan
     from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+    from delta_maintenance.policies.budget.estimates import CostHistory
     from delta_maintenance.policies.clones import PolicyClones
     from delta_maintenance.policies.definition.policy import Policy, PolicyTable
     from delta_maintenance.policies.execute import SubmitToSpark
@@ -74,6 +76,21 @@ class PolicyWork:
     def clones(self) -> PolicyClones:
         """The search for clones among all tables of the policy."""
         return self.session.clones()
+
+    @cached_property
+    def costs(self) -> tuple[CostHistory, str | None]:
+        """What operations are expected to take by the ledger, and why it could not be read."""
+        from delta_maintenance.ledger.costs import known_costs
+
+        ledger = self.policy.ledger
+        opened = None if ledger is None else partial(open_ledger, ledger)
+        return known_costs(opened, now=clock.now(), prices=self.policy.prices)
+
+    def rules_of(self, name: str, uri: str) -> PolicyTable:
+        """Returns a table of the policy with its rules; a request only for one in a catalog."""
+        if is_catalog_name(name):
+            return self.session.table_in_catalog(name)
+        return self.policy.table_at(uri, name=name)
 
     def table(self, name: str | None, uri: str | None) -> PolicyTable:
         """Returns a table with its rules, by address, or by its name in the policy or in one of the

@@ -33,7 +33,9 @@ _DOCUMENTATION = """### Maintenance of all Delta tables of a policy
 2. **assess** finds the operations that are due, from the logs of the tables alone, many tables in
    each task.
 3. **tables_with_work** chooses the tables with due operations, those maintained longest ago first.
-   Tables beyond the limit of one run come first in the next run.
+   Tables beyond the limit of one run come first in the next run. If the policy has a budget, it
+   chooses the operations that save readers the most for what they cost; the log says why others
+   wait.
 4. **run** carries out the operations that are due, in order, within the hours and the limits of the
    policy. One task maintains many tables with small work, one after another; large work, and work
    for Spark, has a task for each table.
@@ -138,6 +140,7 @@ def scheduled_dag(
         ).expand(tables=find.output)
         select = DeltaSelectWorkOperator(
             task_id="tables_with_work",
+            policy=policy,
             assessed=assess.output,  # type: ignore[arg-type]  # rendered before use
             most=limits.tables_per_run,
             batches=BatchLimits(

@@ -57,8 +57,8 @@ def exported_tables(rows: Iterable[TableRow]) -> ExportedRows:
     return ExportedRows(
         columns=(
             *("table", "address", "owner", "status", "tier", "anomaly", "since", "problem", "link"),
-            *("due", "to_check", "needs_approval", "will_ask", "blocked", "next_at"),
-            *("held_by", "held_bytes"),
+            *("due", "to_check", "needs_approval", "will_ask", "blocked", "deferred"),
+            *("next_at", "held_by", "held_bytes"),
         ),
         rows=map(_table_cells, rows),
     )
@@ -66,7 +66,7 @@ def exported_tables(rows: Iterable[TableRow]) -> ExportedRows:
 
 def _table_cells(row: TableRow) -> tuple[Any, ...]:
     anomaly = anomaly_of(row) if not row.is_pattern else None
-    operations = (row.due, row.to_check, row.waiting, row.will_ask, row.held_back)
+    operations = (row.due, row.to_check, row.waiting, row.will_ask, row.held_back, row.deferred)
     return (
         *(row.name, row.uri, row.owner, row.status),
         None if row.is_pattern else tier_of(row, anomaly),

@@ -27,7 +27,7 @@ class TableQuery:
     cause: str = ""
     """Only tables that fail for this reason; see `TableRow.cause`."""
     operation: str = ""
-    """Only rows with this operation due, blocked or waiting for an approval."""
+    """Only rows with this operation due, blocked, deferred or waiting for an approval."""
     left: bool = False
     """Only tables that are no longer in the policy; by default they are excluded."""
     sort: str = "status"
@@ -50,7 +50,7 @@ class TablePage:
     counts: dict[str, int]
     """The number of all rows by status."""
     operations: dict[str, int]
-    """The number of all rows by due or blocked operation, in the order in which operations run."""
+    """The number of all rows by such operation, in the order in which operations run."""
     left: int = 0
     """The number of tables that are no longer in the policy."""
 
@@ -91,7 +91,7 @@ def _listed_rows(rows: Sequence[TableRow], query: TableQuery) -> list[TableRow]:
 
 
 def _pending(row: TableRow) -> set[str]:
-    return {*row.due, *row.to_check, *row.waiting, *row.will_ask, *row.held_back}
+    return {*row.due, *row.to_check, *row.waiting, *row.will_ask, *row.held_back, *row.deferred}
 
 
 def _matches(row: TableRow, query: TableQuery) -> bool:

@@ -113,6 +113,8 @@ class Overview:
     plans: tuple[WaitingPlan, ...]
     """The plans that wait for an approval, those that have waited longest first."""
     blocked: int
+    deferred: int
+    """The number of tables on which all that is due waits because of the budget."""
     never_assessed: int
     last_assessed: datetime | None
     is_stale: bool
@@ -154,6 +156,7 @@ def overview_of(rows: Sequence[TableRow], *, now: datetime) -> Overview:
         acknowledged=sum(row.status == "acknowledged" for row in rows),
         plans=tuple(sorted(plans, key=lambda each: (each.plan.due_since, each.plan.name))),
         blocked=sum(row.status == "blocked" for row in tables),
+        deferred=sum(row.status == "deferred" for row in tables),
         never_assessed=sum(row.status == "never-assessed" for row in tables),
         last_assessed=newest,
         is_stale=newest is not None and now - newest > STALE,

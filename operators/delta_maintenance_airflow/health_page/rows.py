@@ -37,6 +37,7 @@ Status = Literal[
     "blocked",
     "due",
     "to-check",
+    "deferred",
     "never-assessed",
     "acknowledged",
     "nothing-due",
@@ -204,6 +205,11 @@ class TableRow:
         )
 
     @property
+    def deferred(self) -> tuple[str, ...]:
+        """The operations that wait because of the budget."""
+        return self._in_state("deferred")
+
+    @property
     def pending_operations(self) -> tuple[tuple[str, str, WaitingPlan | None], ...]:
         """All these operations, each with its status, and with its plan if one waits."""
         waiting = tuple((item.plan.operation, "needs-approval", item) for item in self.plans)
@@ -212,6 +218,7 @@ class TableRow:
             (self.due, "due"),
             (self.to_check, "to-check"),
             (self.held_back, "blocked"),
+            (self.deferred, "deferred"),
         )
         return waiting + tuple(
             (item, status, None) for operations, status in groups for item in operations

@@ -42,7 +42,7 @@ class DeltaPolicyBatchOperator(DeltaPolicyRunOperator):
     a retry repeats only the tables for which that may help. The lease is that of the table that is
     being changed. A task for one table returns an object.
 
-    :param tables: the tables: objects with `name` and `uri`; other keys are ignored. (templated)
+    :param tables: the tables, like `table` of `DeltaPolicyRunOperator`. (templated)
     :param time_limit: the time after which no further table is begun. The others are left for the
         next run.
     """

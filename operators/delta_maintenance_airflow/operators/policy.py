@@ -23,6 +23,7 @@ from delta_maintenance_airflow.hooks.delta import PolicyHook
 from delta_maintenance_airflow.lineage import LineageFacts, ReportsLineage, catalog_name_in
 from delta_maintenance_airflow.links import HealthPageLink
 from delta_maintenance_airflow.operators.batches import expected_work, row_alone
+from delta_maintenance_airflow.operators.budget import table_budget
 from delta_maintenance_airflow.policy_work import PolicyWork, report_metrics, submitter
 from delta_maintenance_airflow.settings import assessment_store, leases
 from delta_maintenance_airflow.tasks import (
@@ -155,8 +156,8 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
     The event of every asset in `outlets` has `delta_version`, `status` and `operations`. None of
     these assets may be the table's own asset if that has a watcher or triggers this Dag.
 
-    :param table: the table: an object with `name` and `uri`. A `problem` in it fails the task;
-        other keys are ignored. (templated)
+    :param table: the table: an object with `name` and `uri`. A `problem` in it fails the task, and
+        its `allotment` is what a budget lets it have; other keys are ignored. (templated)
     :param policy: see `DeltaAssessOperator`. (templated)
     :param plan_only: only report what would be done. (templated)
     :param approved: the approved operations, of those that need an approval. (templated)
@@ -273,6 +274,9 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             clones=work.clones,
             save_files=partial(store.save_files, table.uri),
             progress=LoggedProgress(self.log),
+            budget=table_budget(work, table, self.table, store, context["ti"])
+            if self.is_scheduled
+            else None,
         )
 
     def on_kill(self) -> None:
@@ -320,6 +324,7 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
                 "version": _version(result.newest_assessment),
                 "problem": result.problem,
                 **({} if told is None else {"acknowledged": told}),
+                **self._deferred(result),
                 **self.facts(result),
             }
         )
@@ -345,6 +350,13 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             }
             add_to_outlet_events(self, context, result.uri, extra)
         return facts, None
+
+    def _deferred(self, result: RunResult) -> dict[str, int]:
+        """Returns how many operations wait because of the budget, if any were to."""
+        newest = result.newest_assessment
+        operations = newest.operations if newest is not None else ()
+        number = sum(operation.status == "deferred" for operation in operations)
+        return {"deferred": number} if number or self.table.get("allotment") else {}
 
 
 def _assess_and_save(

@@ -11,10 +11,12 @@ from airflow.sdk.bases.xcom import BaseXCom
 
 from delta_maintenance_airflow.compat import AirflowFailException, AirflowSkipException
 from delta_maintenance_airflow.operators.batches import LEFT, BatchLimits, divide_into_batches
+from delta_maintenance_airflow.operators.budget import choose_rows
 from delta_maintenance_airflow.policy_work import PolicyWork
 from delta_maintenance_airflow.settings import assessment_store, max_map_length
 from delta_maintenance_airflow.tasks import (
     flatten,
+    link_to,
     retrying_only_what_may_pass,
     returned_rows,
     returned_values,
@@ -28,6 +30,9 @@ FOUND = "found"
 the reason why the run was `skipped`, if it was."""
 LEFT_OVER = "left_over"
 """The XCom key of the tables that wait for the next run."""
+DEFERRED = "deferred"
+"""The XCom key of what waits because of the budget on tables that have no other work: the number of
+`operations`, `until` when, and None for the next run."""
 FAILED = "failed"
 """The XCom key of the failures of a run: the names of the `tables`, and problems `of_run` by the
 names of its tasks."""
@@ -126,35 +131,48 @@ class DeltaFindTablesOperator(BaseOperator):
 class DeltaSelectWorkOperator(BaseOperator):
     """Chooses the tables with work for `DeltaPolicyRunOperator`: those maintained longest ago.
 
+    If the policy has a budget, it decides which operations run, and the order of the tables.
     Returns at most `most` of the tables with operations that are due; with `batches`, lists of them
     for `DeltaPolicyBatchOperator`. Tables that could not be assessed are left out. The names of the
     tables that wait for the next run, where they come first, are pushed to XCom as `left_over`:
-    `{"tables": number, "names": the first 20}`.
+    `{"tables": number, "names": the first 20}`. With a budget, the operations of other tables that
+    wait are stored for the health page, recorded in the ledger, and counted as `deferred`.
 
     :param assessed: the return values of the tasks of `DeltaAssessOperator`. (templated)
+    :param policy: see `DeltaAssessOperator`. (templated)
     :param most: the most tables of one run; Airflow's limit for mapped tasks applies too.
     :param batches: the limits of a batch; None for a task for each table.
     """
 
-    template_fields: Sequence[str] = ("assessed",)
+    template_fields: Sequence[str] = ("assessed", "policy")
     ui_color = "#00add4"
 
     def __init__(
         self,
         *,
         assessed: Iterable[Sequence[Mapping[str, Any]]],
+        policy: str | None = None,
         most: int = 1_000,
         batches: BatchLimits | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.assessed = assessed
+        self.policy = policy
         self.most = most
         self.batches = batches
 
     def execute(self, context: Context) -> list[Any]:
         rows = [dict(row) for batch_rows in self.assessed or () for row in batch_rows if row["due"]]
         rows.sort(key=lambda row: (row["last_run_at"] or "", row["name"]))
+        with retrying_only_what_may_pass():
+            work = PolicyWork(self.policy, may_lack=True)
+            if (budget := work.policy.budget) is not None:
+                ti, link = context["ti"], link_to(context)
+                rows, deferred = choose_rows(
+                    work, budget, assessment_store(), rows, ti=ti, link=link
+                )
+                ti.xcom_push(key=DEFERRED, value=deferred)
         max_rows = min(self.most, max_map_length())
         chosen, postponed = rows[:max_rows], rows[max_rows:]
         names = [row["name"] for row in postponed[:_NAMED]]
@@ -168,7 +186,7 @@ class DeltaSelectWorkOperator(BaseOperator):
                 ", …" if len(postponed) > len(names) else "",
             )
         elif not chosen:
-            self.log.info("nothing is due on any table")
+            self.log.info("no table has work for this run")
         if self.batches is None:
             return chosen
         batches = divide_into_batches(chosen, self.batches)
@@ -194,7 +212,8 @@ class DeltaSummaryOperator(BaseOperator):
     `not_assessed`, the number of tables and patterns that could not be assessed; `problems`, the
     first problems; `num_problems`, the number of problems; `acknowledged`, the number of tables and
     patterns whose failures are known, which are no problems; `left_over`, the number of tables that
-    wait for the next run; and `text`. All failures are in the XCom `failed`, for
+    wait for the next run; `deferred`, the number of operations that wait because of the budget; and
+    `text`. All failures are in the XCom `failed`, for
     `DeltaFailureNotifier`.
 
     :param find_task: the task of `DeltaFindTablesOperator`; if it was skipped, so is this one.
@@ -246,6 +265,7 @@ class DeltaSummaryOperator(BaseOperator):
             outcomes=outcomes,
             failures=failures,
             left_over=_one(ti, self.select_task, LEFT_OVER) or {},
+            deferred=_one(ti, self.select_task, DEFERRED) or {},
         )
         if summary["num_problems"]:
             self.log.error("%s", summary_text(summary))
@@ -266,6 +286,7 @@ def summarise(
     outcomes: Mapping[str, Mapping[str, Any]],
     failures: Sequence[Mapping[str, Any]],
     left_over: Mapping[str, Any],
+    deferred: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Summarises the tables with work, by name, and those that could not be assessed."""
     statuses: dict[str, int] = {}
@@ -274,8 +295,11 @@ def summarise(
     problems = [f"{row['name']}: {row['problem']}" for row in unknown]
     left_names = list(left_over.get("names") or [])
     waiting = int(left_over.get("tables") or 0)
+    operations = int(deferred.get("operations") or 0)
     for row in due_rows:
         outcome = outcomes.get(row["name"])
+        by_choice = len((row.get("allotment") or {}).get("deferred") or ())
+        operations += by_choice if outcome is None else outcome.get("deferred", by_choice)
         # A task that was skipped or killed has no value.
         status = outcome["status"] if outcome is not None else "not-finished"
         if status == LEFT:
@@ -298,6 +322,7 @@ def summarise(
         "num_problems": len(problems),
         "acknowledged": len(acknowledged),
         "left_over": waiting,
+        "deferred": operations,
         "text": "; ".join(
             section
             for section in (
@@ -305,6 +330,7 @@ def summarise(
                 f"{len(unknown):,} could not be assessed" if unknown else None,
                 f"{len(acknowledged):,} known broken, acknowledged" if acknowledged else None,
                 _left_over(waiting, left_names),
+                _deferred(operations, deferred.get("until")),
             )
             if section is not None
         ),
@@ -331,6 +357,13 @@ def _left_over(tables: int, names: Sequence[str]) -> str | None:
         return None
     rest = ", …" if tables > len(names) else ""
     return f"{_count(tables, 'table')} left for the next run: {', '.join(names)}{rest}"
+
+
+def _deferred(operations: int, until: str | None) -> str | None:
+    if not operations:
+        return None
+    when = "to the next run" if until is None else f"until {until}"
+    return f"{_count(operations, 'operation')} deferred {when}, because of the budget"
 
 
 def _count(number: int, noun: str) -> str:
