@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from delta_maintenance import clock
 from delta_maintenance.errors import failure_of
+from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance_airflow.ledger import record_choice
 from delta_maintenance_airflow.operators.batches import expected_work
 
 if TYPE_CHECKING:
-    from delta_maintenance.policies.assessments import AssessmentEntry, AssessmentStore
+    from delta_maintenance.policies.assessments import AssessmentStore
     from delta_maintenance.policies.budget.account import BudgetAccount
     from delta_maintenance.policies.budget.selection import Selection, TableBudget
     from delta_maintenance.policies.definition.budget import BudgetRule
@@ -63,40 +64,49 @@ def choose_rows(
     page and recorded in the ledger. Tables without a usable assessment are not part of the choice:
     they come last, and the account decides about them.
     """
-    from delta_maintenance.policies.budget.selection import select_work
+    from delta_maintenance.policies.budget.selection import Allotment, select_work
     from delta_maintenance.policies.lanes import work_side_by_side
 
     history, problem = work.costs
     if problem is not None:
         _log.warning("%s", problem)
-    entries = work_side_by_side(partial(_assessed, work, store), rows)
+    known = work_side_by_side(partial(_assessed, work, store), rows)
     selection = select_work(
-        [(assessment, table) for _, assessment, table in filter(None, entries)],
+        [
+            (_to_run(assessed[0], row), assessed[1])
+            for row, assessed in zip(rows, known, strict=True)
+            if assessed is not None
+        ],
         _account(rule, store, ti),
         history,
         ranked=problem is None,
         now=clock.now(),
     )
-    chosen, waiting, deferred = [], 0, []
-    for row, assessed in zip(rows, entries, strict=True):
-        allotment = selection.allotments.get(row["name"])
-        if assessed is None or allotment is None:
+    chosen: list[dict[str, Any]] = []
+    deferred: list[tuple[Assessment, Allotment]] = []
+    waiting = 0
+    for row, assessed in zip(rows, known, strict=True):
+        if assessed is None:
             chosen.append(dict(row))
             continue
-        entry = assessed[0]
-        due = [operation for operation in row["due"] if operation not in allotment.deferred]
+        allotment = selection.allotments.get(row["name"], Allotment())
+        newest = allotment.defer(assessed[0])
         if allotment.deferred:
-            deferred.append((allotment.defer(entry.assessment), entry.assessed_link))
-        if not due:
-            waiting += len(allotment.deferred)
-            continue
-        amounts = expected_work(entry.assessment, entry, due)
-        limits = allotment.deferred or allotment.max_bytes
-        chosen.append(
-            {**row, **amounts, "due": due, **({"allotment": allotment.to_json()} if limits else {})}
-        )
-    work_side_by_side(lambda waits: store.keep(waits[0], link=waits[1]), deferred)
-    record_choice(work.policy.ledger, store, [waits for waits, _ in deferred], link=link)
+            deferred.append((newest, allotment))
+        # Also by another run that was quicker, or by an earlier try of this task.
+        waits = {due.operation for due in newest.operations if due.status == "deferred"}
+        due = [operation for operation in row["due"] if operation not in waits]
+        if due:
+            limited = allotment.deferred or allotment.max_bytes
+            part = {"allotment": allotment.to_json()} if limited else {}
+            amounts = {**expected_work(newest, None, due), "seconds": row["seconds"]}
+            chosen.append({**row, **amounts, "due": due, **part})
+        else:
+            waiting += len(waits)
+    work_side_by_side(
+        lambda waits: store.revise(waits[0].uri, waits[0].name, waits[1].defer), deferred
+    )
+    record_choice(work.policy.ledger, store, [newest for newest, _ in deferred], link=link)
     for line in _lines(selection):
         _log.info("%s", line)
     places = {item.work.table: at for at, item in reversed([*enumerate(selection.choice.chosen)])}
@@ -114,10 +124,12 @@ def _account(rule: BudgetRule, store: AssessmentStore, ti: Any) -> BudgetAccount
 
 def _assessed(
     work: PolicyWork, store: AssessmentStore, row: Mapping[str, Any]
-) -> tuple[AssessmentEntry, Assessment, PolicyTable] | None:
-    """Returns the stored assessment of a table, and what of it is to be run."""
+) -> tuple[Assessment, PolicyTable] | None:
+    """Returns a table with its stored assessment, without the commits of its health, which take
+    most of its memory.
+    """
     entry = None if row.get("alone") else store.entry_of(row["uri"], row["name"])
-    if entry is None:
+    if entry is None or entry.health is None:
         return None
     try:
         table = work.rules_of(row["name"], row["uri"])
@@ -125,9 +137,13 @@ def _assessed(
         # For example a catalog that does not answer: the task of the table reports it.
         _log.warning("%s is not ranked: %s", row["name"], failure_of(error, where=row["name"]))
         return None
-    # Operations whose plans wait for an approval are not run.
-    operations = tuple(due for due in entry.assessment.operations if due.operation in row["due"])
-    return entry, replace(entry.assessment, name=row["name"], operations=operations), table
+    return replace(entry.assessment, health=replace(entry.health, commits=())), table
+
+
+def _to_run(assessment: Assessment, row: Mapping[str, Any]) -> Assessment:
+    """Returns what of an assessment is to be run: plans that wait for an approval are not."""
+    operations = tuple(due for due in assessment.operations if due.operation in row["due"])
+    return replace(assessment, name=row["name"], operations=operations)
 
 
 def _lines(selection: Selection) -> Iterator[str]:
@@ -135,14 +151,19 @@ def _lines(selection: Selection) -> Iterator[str]:
     from delta_maintenance.policies.budget.selection import UNIT_NAMES, WHY
 
     choice = selection.choice
-    for number, item in enumerate(choice.chosen[:_SHOWN], 1):
-        parts, all_parts = item.parts, len(item.work.parts)
-        some = f", {parts} of {all_parts} parts" * (parts < all_parts)
-        yield f"{number}. {item.work.table}: {item.work.operation}: {WHY[item.why]}{some}"
-    if len(choice.chosen) > _SHOWN:
-        yield f"and {len(choice.chosen) - _SHOWN} more operations to run"
+    yield from _first(
+        [
+            f"{number}. {item.work.table}: {item.work.operation}, {item.parts} of "
+            f"{count_text(len(item.work.parts), 'part')}: {WHY[item.why]}"
+            for number, item in enumerate(choice.chosen, 1)
+        ],
+        "to run",
+    )
     for unit, limit in selection.limits.items():
-        yield f"{choice.spent.get(unit, 0.0) / limit:.0%} of the {UNIT_NAMES[unit]} that is left"
+        share = choice.spent.get(unit, 0.0) / limit
+        yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
+    if not choice.keeps_deadlines:
+        yield "the budget does not suffice for every operation to run within `most_intervals`"
     places = {(item.work.table, item.work.operation): at for at, item in enumerate(choice.deferred)}
     waiting = [
         (places.get((table, operation), 0), f"{table}: {operation} waits: {why}")
@@ -150,10 +171,11 @@ def _lines(selection: Selection) -> Iterator[str]:
         for operation, why in allotment.deferred.items()
     ]
     until = "to the next run" if selection.until is None else f"until {clock.text(selection.until)}"
-    yield f"{len(waiting)} operations are deferred {until}"
-    for _, line in sorted(waiting)[:_SHOWN]:
-        yield line
-    if len(waiting) > _SHOWN:
-        yield f"and {len(waiting) - _SHOWN} more operations wait"
-    if not choice.keeps_deadlines:
-        yield "the budget does not suffice for every operation to run within `most_intervals`"
+    yield from _first([line for _, line in sorted(waiting)], f"deferred {until}")
+
+
+def _first(lines: Sequence[str], what: str) -> Iterator[str]:
+    yield f"{count_text(len(lines), 'operation')} {what}"
+    yield from lines[:_SHOWN]
+    if len(lines) > _SHOWN:
+        yield f"and {len(lines) - _SHOWN} more"

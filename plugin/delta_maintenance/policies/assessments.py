@@ -122,6 +122,17 @@ class AssessmentStore:
             _logger.warning("%s: the outcome cannot be stored: %s", assessment.name, error)
             return None
 
+    def revise(self, uri: str, name: str, change: Callable[[Assessment], Assessment]) -> None:
+        """Replaces the assessment of a table, if there is one, by what `change` makes of it. A full
+        disk is a warning, as with `keep`.
+        """
+        entry = self.entry_of(uri, name)
+        if entry is not None:
+            try:
+                self._put(replace(entry, assessment=change(entry.assessment)))
+            except StorageError as error:
+                _logger.warning("%s: its assessment cannot be stored: %s", name, error)
+
     def open_question(self, plan: PendingPlan) -> None:
         """Stores a plan about which a question was opened, in place of the same plan before."""
         entry = self.entry_of(plan.uri, plan.name)

@@ -27,7 +27,15 @@ from tests.support.orchestrators.health_server import (
 from tests.support.orchestrators.live_filter import type_during_an_answer
 from tests.support.servers.browser import open_browser
 from tests.support.servers.loopback import Reply, Request, serve
-from tests.support.tables.assessed_tables import assessment, fill, health, held, run_result, waiting
+from tests.support.tables.assessed_tables import (
+    assessment,
+    deferred,
+    fill,
+    health,
+    held,
+    run_result,
+    waiting,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -66,6 +74,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         unlisted = assessment("s3://lake/**", status="failed", health=None, operations=())
         told = "the store turns the credentials away; correct them"
         store.save(replace(unlisted, subject="pattern", problem=f"table s3://lake: {told}"))
+        store.save(deferred("returns", "optimize", "checkpoint", at=now))
+        store.save(deferred("refunds", "optimize", at=now))
         hostile = assessment(HOSTILE, uri="s3://elsewhere/hostile")
         store.save(replace(hostile, status="blocked"))
         yield running
@@ -178,6 +188,23 @@ def test_text_has_enough_contrast_in_both_themes(
         ):
             page.goto(f"{server.address}/delta-maintenance{path}")
             assert poor_contrast(page) == [], path
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_table_that_waits_for_the_budget_says_why_and_until_when(
+    server: Server, browser: Browser, theme: str, width: int
+) -> None:
+    with visitor(browser, server, theme=theme) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        for path in ("/?status=deferred", "/?q=re&operation=optimize", "/table?name=returns"):
+            page.goto(f"{server.address}/delta-maintenance{path}")
+            assert "optimize: deferred" in page.inner_text("main") or "table" in path
+            assert "more gain for their cost" in page.inner_text("main")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert poor_contrast(page) == [], path
+            name = "table" if "table" in path else "list" if "status" in path else "operation"
+            picture(page, f"budget-{name}-{width}-{theme}", full_page=True)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

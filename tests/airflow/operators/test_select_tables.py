@@ -161,6 +161,7 @@ def test_the_tables_that_were_maintained_longest_ago_come_first_and_the_rest_is_
         outcomes={name: {"status": "done", "problem": None} for name in ("new", "older")},
         failures=[],
         left_over=pushed(task_context)[LEFT_OVER],
+        deferred={},
     )["text"]
     assert text == "2 tables with work: 2 done; 1 table left for the next run: old"
 

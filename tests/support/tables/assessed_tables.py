@@ -26,6 +26,7 @@ from delta_maintenance.policies import (
     OperationOutcome,
     RunResult,
 )
+from delta_maintenance.policies.budget.selection import Allotment
 
 NOW = datetime(2026, 11, 21, 6, 40, tzinfo=UTC)
 
@@ -234,6 +235,20 @@ def waiting(name: str, *, seed: int = 0, **numbers: Any) -> tuple[Assessment, Ru
         run.outcomes[1], reason="the last one was on 2026-11-12", result=plan.to_json()
     )
     return replace(asked, operations=(due,)), replace(run, status="blocked", outcomes=(outcome,))
+
+
+def deferred(name: str, *operations: str, at: datetime = NOW) -> Assessment:
+    """An assessment of a table on which a checkpoint and an `optimize` are due, of which these wait
+    because of the budget.
+    """
+    asked = assessment(name, assessed_at=at)
+    checkpoint = asked.operations[0]
+    reason = "27 files are small, and can become 1"
+    optimize = replace(checkpoint, operation="optimize", reason=reason, commits_to_replay=None)
+    first = "after 3 operations with more gain for their cost"
+    why = f"{first}, it needs 12% of the budget, and 3% is left"
+    allotment = Allotment(deferred=dict.fromkeys(operations, why), until=at + timedelta(hours=5))
+    return allotment.defer(replace(asked, operations=(checkpoint, optimize)))
 
 
 def held(count: int, *, seed: int = 0) -> tuple[HeldBack, ...]:
