@@ -20,7 +20,7 @@ from delta_maintenance_airflow.health_page import kept_text
 from delta_maintenance_airflow.plugin import URL_PREFIX
 from tests.support.orchestrators.airflow_versions import since_3_2
 from tests.support.orchestrators.health_site import POLICY, Site
-from tests.support.tables.assessed_tables import assessment, fill, waiting
+from tests.support.tables.assessed_tables import assessment, deferred, fill, waiting
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -115,6 +115,7 @@ def test_the_numbers_are_those_of_the_page(scraped: Site) -> None:
     # Not in the policy.
     scraped.store.save(assessment("s3://elsewhere/x", uri="s3://elsewhere/x", status="failed"))
     scraped.store.save(replace(assessment("s3://lake/x/**"), subject="pattern", status="failed"))
+    scraped.store.save(deferred("lately", "checkpoint", "optimize"))
     (Path(scraped.store.uri) / f"{'0' * 64}.json").write_text("{")
     scraped.policy.write_text(
         "version: 1\ntables: [{pattern: 's3://lake/**'}, {uri: s3://lake/new}]"
@@ -122,7 +123,8 @@ def test_the_numbers_are_those_of_the_page(scraped: Site) -> None:
     found = values(scrape(scraped).text)
     statuses = found["delta_maintenance_tables"]
     assert statuses["needs-approval"] == statuses["never-assessed"] == statuses["unreadable"] == 1
-    assert statuses["failed"] == 2 and sum(statuses.values()) == 23
+    assert statuses["failed"] == 2 and sum(statuses.values()) == 24
+    assert statuses["deferred"] == 1
     assert found["delta_maintenance_failing_tables"] == {"": 3}
     assert found["delta_maintenance_table_waiting_plans"]["orders"] == 1
     assert found["delta_maintenance_waiting_plans"] == {"": 1}

@@ -17,7 +17,15 @@ from delta_maintenance.policies import AssessmentEntry
 from delta_maintenance_airflow.health_page.known_tables import PolicyFile
 from delta_maintenance_airflow.plugin import URL_PREFIX, DeltaMaintenancePlugin
 from tests.support.orchestrators.health_site import Site, words
-from tests.support.tables.assessed_tables import NOW, assessment, fill, health, run_result, waiting
+from tests.support.tables.assessed_tables import (
+    NOW,
+    assessment,
+    deferred,
+    fill,
+    health,
+    run_result,
+    waiting,
+)
 
 # Of Airflow's own imports, which come with the first of these tests.
 pytestmark = pytest.mark.filterwarnings("ignore:Using `httpx` with `starlette.testclient`")
@@ -51,6 +59,29 @@ def test_rows_can_be_filtered(lake: Callable[[str], list[str]]) -> None:
     assert all(int(name[-4:]) % 9 == 3 for name in lake("status=failed"))
     assert all(int(name[-4:]) % 9 == 5 for name in lake("operation=vacuum"))
     assert lake("status=no-such-status") == []
+
+
+def test_what_waits_for_the_budget_is_a_state_of_its_own(site: Site) -> None:
+    site.store.save(deferred("orders", "optimize"))
+    site.store.save(deferred("returns", "optimize", "checkpoint"))
+    site.store.save(replace(assessment("stores"), status="nothing-due", operations=()))
+    site.policy.write_text("version: 1\ntables: [{pattern: 's3://lake/**'}]\n")
+    assert names_of(site, "") == ["orders", "returns", "stores"]
+    assert names_of(site, "status=deferred") == ["returns"]
+    assert names_of(site, "operation=optimize") == ["orders", "returns"]
+    text = site.get("/").text
+    page = words(text)
+    assert "1 table waits because of the budget" in page and "1 deferred" in page
+    assert "checkpoint: due optimize: deferred" in page
+    assert 'class="tile deferred"' in text and "Nothing to do" in page, "it is no problem"
+    one = words(site.get("/table?name=orders").text)
+    until = "deferred until 2026-11-21 11:37 UTC: after 3 operations with more gain for their cost"
+    assert f"optimize: 27 files are small, and can become 1, but {until}" in one
+    assert "in 4 hours" in one
+    rows = {row["table"]: row for row in site.get("/export.json").json()}
+    assert (rows["orders"]["due"], rows["orders"]["deferred"]) == ("checkpoint", "optimize")
+    assert rows["returns"]["status"] == "deferred" and rows["returns"]["next_at"]
+    assert rows["stores"]["deferred"] is None
 
 
 def test_tables_that_fail_for_one_reason_are_one_row(site: Site) -> None:
