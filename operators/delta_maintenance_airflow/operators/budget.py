@@ -151,17 +151,17 @@ def _lines(selection: Selection) -> Iterator[str]:
     from delta_maintenance.policies.budget.selection import UNIT_NAMES, WHY
 
     choice = selection.choice
-    yield from _first(
-        [
-            f"{number}. {item.work.table}: {item.work.operation}, {item.parts} of "
-            f"{count_text(len(item.work.parts), 'part')}: {WHY[item.why]}"
+    if choice.chosen:
+        order = [
+            f"{number}. {item.work.table}: {item.work.operation}: {WHY[item.why]}"
+            + f", {item.parts} of {len(item.work.parts)} parts"
+            * (item.parts < len(item.work.parts))
             for number, item in enumerate(choice.chosen, 1)
-        ],
-        "to run",
-    )
-    for unit, limit in selection.limits.items():
-        share = choice.spent.get(unit, 0.0) / limit
-        yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
+        ]
+        yield from _first(order, "to run")
+        for unit, limit in selection.limits.items():
+            share = choice.spent.get(unit, 0.0) / limit
+            yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
     if not choice.keeps_deadlines:
         yield "the budget does not suffice for every operation to run within `most_intervals`"
     places = {(item.work.table, item.work.operation): at for at, item in enumerate(choice.deferred)}

@@ -214,8 +214,9 @@ def test_a_phone_shows_a_card_for_each_table(server: Server, browser: Browser, t
         page.goto(f"{server.address}/delta-maintenance/")
         assert not page.locator(".tables thead").is_visible()
         cards = page.locator(".tables tbody tr")
-        heights = [card.bounding_box()["height"] for card in cards.all()]
-        assert len(heights) == 50 and max(heights) < 130
+        heights = sorted(card.bounding_box()["height"] for card in cards.all())
+        # One of them says why all that is due waits for the budget.
+        assert len(heights) == 50 and heights[-2] < 130 and heights[-1] < 170
         text = cards.filter(has=page.locator("a.name", has_text="gold/clicks")).first.inner_text()
         assert re.search(r"[\d,]+ files, [\d.]+ [GT]iB", text), text
         page.get_by_label("Order").select_option("name")

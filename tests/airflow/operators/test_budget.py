@@ -120,9 +120,7 @@ def test_the_best_work_runs_first_and_the_rest_waits_with_its_reason(
     lines = [
         line for line in caplog.messages if "t2: checkpoint" in line or "t3: checkpoint" in line
     ]
-    assert any(
-        line.startswith("1. t2: checkpoint, 1 of 1 part: gain for its cost") for line in lines
-    )
+    assert any(line.startswith("1. t2: checkpoint: gain for its cost") for line in lines)
     assert any(line.startswith("t3: checkpoint waits: after 1 operation") for line in lines)
     results = run(path, task_context, rows)
     text = summarise(
@@ -167,7 +165,8 @@ def test_a_ledger_that_cannot_be_read_leaves_the_usual_order(
     rows = select(path, task_context)
     assert [row["name"] for row in rows] == ["t1", "t2", "t3"]
     assert "the usual order is used until the budget is spent: " in caplog.text
-    assert {row["status"] for row in run(path, task_context, rows).values()} == {"done"}
+    statuses = [row["status"] for row in run(path, task_context, rows).values()]
+    assert statuses == ["done", "done", "deferred"]
 
 
 def test_two_runs_at_once_spend_the_budget_of_a_day_once(

@@ -99,3 +99,31 @@ def test_rows_of_manual_runs_name_an_approver_only_if_one_was_asked(
     rows = recorded(tmp_path, "operation", "outcome", "approved_by")
     named = {row["operation"]: row["approved_by"] for row in rows if row["outcome"] == "done"}
     assert named == {"checkpoint": None, "vacuum": "bob"}
+
+
+def test_within_a_budget_the_dag_does_the_best_work_and_says_how_much_waits(
+    with_ledger: Path, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    overdue_table(tmp_path / "u")
+    document = yaml.safe_load(with_ledger.read_text())
+    document["tables"].append({"name": "u", "uri": str(tmp_path / "u")})
+    document["tables"][0] |= {"vacuum": {"every": "1 day"}}
+    # Each of the three is expected to take 15.
+    document |= {"budget": {"run": {"requests": 31}}}
+    with_ledger.write_text(yaml.safe_dump(document))
+    done = run("delta_maintenance")
+    assert done["summary"].told["text"] == (
+        "2 tables with work: 2 done; 1 operation deferred to the next run, because of the budget"
+    )
+    (rows,) = done["tables_with_work"].told
+    (allotment,) = [row["allotment"] for row in rows if row["name"] == "t"]
+    (why,) = allotment["deferred"].values()
+    assert [*allotment["deferred"]] == ["vacuum"] and "it needs 48% of the budget" in why
+    columns = ("operation", "table_name", "outcome")
+    assert [tuple(row.values()) for row in recorded(tmp_path, *columns)][2:] == [
+        ("vacuum", "t", "deferred")
+    ]
+    assert (tmp_path / "t/0.parquet").exists()
+    # Nothing else waits, so that the next run has room for it.
+    assert run("delta_maintenance")["state"] == "success"
+    assert not (tmp_path / "t/0.parquet").exists()
