@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.definition.ledger import LedgerRule
     from delta_maintenance.policies.models import Assessment, RunResult
 
+    _Add = Callable[[Recorder, Origin], list[str]]
+
 _log = logging.getLogger(__name__)
 
 
@@ -31,7 +33,7 @@ def record_run(
     """
     if rule is not None:
         hook = PolicyHook(rule.storage)
-        _record(rule.uri, hook, store, result, link=link)
+        _record(rule.uri, hook, store, lambda to, origin: to.record(result, origin), link=link)
 
 
 def record_choice(
@@ -40,12 +42,13 @@ def record_choice(
     """Adds a row for each operation that waits because of the budget, all at once. Otherwise like
     `record_run`.
     """
-    if rule is None or not assessments:
-        return
-    from delta_maintenance.ledger.rows import rows_of_choice
+    if rule is not None and assessments:
+        from delta_maintenance.ledger.rows import rows_of_choice
 
-    recorder, origin = _recorder(rule.uri, PolicyHook(rule.storage), store, link=link)
-    _warn(recorder.record_rows(rows_of_choice(assessments, origin), origin))
+        def add(to: Recorder, origin: Origin) -> list[str]:
+            return to.record_rows(rows_of_choice(assessments, origin), origin)
+
+        _record(rule.uri, PolicyHook(rule.storage), store, add, link=link)
 
 
 def operation_ledger(
@@ -70,7 +73,8 @@ def operation_ledger(
 
     def record(result: RunResult) -> None:
         try:
-            _record(address, hook, assessment_store(), result, link=link)
+            store = assessment_store()
+            _record(address, hook, store, lambda to, origin: to.record(result, origin), link=link)
         except Exception as error:
             # For example a connection that does not exist.
             _log.warning("the ledger was not written: %s", failure_of(error, where="the ledger"))
@@ -93,24 +97,12 @@ def _ledger_of_policy() -> LedgerRule | None:
     return None if path is None else load_policy(path).ledger
 
 
-def _record(
-    uri: str, hook: DeltaHook, store: AssessmentStore, result: RunResult, *, link: str
-) -> None:
-    recorder, origin = _recorder(uri, hook, store, link=link)
-    _warn(recorder.record(result, origin))
-
-
-def _recorder(
-    uri: str, hook: DeltaHook, store: AssessmentStore, *, link: str
-) -> tuple[Recorder, Origin]:
+def _record(uri: str, hook: DeltaHook, store: AssessmentStore, add: _Add, *, link: str) -> None:
     # Loads pyarrow, which would slow down Dag parsing.
     from delta_maintenance.ledger.recording import Recorder
     from delta_maintenance.ledger.rows import Origin
 
     recorder = Recorder.at(uri, lambda: hook.options_for(uri), state=store.store)
-    return recorder, Origin(done_by="airflow", run_id=clock.new_id(), link=link)
-
-
-def _warn(warnings: Iterable[str]) -> None:
-    for warning in warnings:
+    origin = Origin(done_by="airflow", run_id=clock.new_id(), link=link)
+    for warning in add(recorder, origin):
         _log.warning("%s", warning)

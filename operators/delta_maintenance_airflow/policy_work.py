@@ -81,8 +81,14 @@ class PolicyWork:
     def costs(self) -> tuple[CostHistory, str | None]:
         """What operations are expected to take by the ledger, and why it could not be read."""
         from delta_maintenance.ledger.costs import known_costs
+        from delta_maintenance.ledger.recording import is_unreachable
+        from delta_maintenance.policies.budget.estimates import CostHistory
 
         ledger = self.policy.ledger
+        if ledger is not None and is_unreachable(ledger.uri, assessment_store().store):
+            problem = "the store of the ledger failed a short while ago"
+            problem = f"the usual order is used until the budget is spent: {problem}"
+            return CostHistory(prices=self.policy.prices), problem
         opened = None if ledger is None else partial(open_ledger, ledger)
         return known_costs(opened, now=clock.now(), prices=self.policy.prices)
 

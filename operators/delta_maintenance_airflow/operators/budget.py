@@ -151,31 +151,25 @@ def _lines(selection: Selection) -> Iterator[str]:
     from delta_maintenance.policies.budget.selection import UNIT_NAMES, WHY
 
     choice = selection.choice
-    if choice.chosen:
-        order = [
-            f"{number}. {item.work.table}: {item.work.operation}: {WHY[item.why]}"
-            + f", {item.parts} of {len(item.work.parts)} parts"
-            * (item.parts < len(item.work.parts))
-            for number, item in enumerate(choice.chosen, 1)
-        ]
-        yield from _first(order, "to run")
-        for unit, limit in selection.limits.items():
-            share = choice.spent.get(unit, 0.0) / limit
-            yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
-    if not choice.keeps_deadlines:
-        yield "the budget does not suffice for every operation to run within `most_intervals`"
-    places = {(item.work.table, item.work.operation): at for at, item in enumerate(choice.deferred)}
+    order = [
+        f"{number}. {item.work.table}: {item.work.operation}: {WHY[item.why]}"
+        + f", {item.parts} of {len(item.work.parts)} parts" * (item.parts < len(item.work.parts))
+        for number, item in enumerate(choice.chosen, 1)
+    ]
     waiting = [
-        (places.get((table, operation), 0), f"{table}: {operation} waits: {why}")
-        for table, allotment in selection.allotments.items()
-        for operation, why in allotment.deferred.items()
+        f"{work.table}: {work.operation} waits: "
+        f"{selection.allotments[work.table].deferred[work.operation]}"
+        for work in (item.work for item in choice.deferred)
     ]
     until = "to the next run" if selection.until is None else f"until {clock.text(selection.until)}"
-    yield from _first([line for _, line in sorted(waiting)], f"deferred {until}")
-
-
-def _first(lines: Sequence[str], what: str) -> Iterator[str]:
-    yield f"{count_text(len(lines), 'operation')} {what}"
-    yield from lines[:_SHOWN]
-    if len(lines) > _SHOWN:
-        yield f"and {len(lines) - _SHOWN} more"
+    for lines, what in ((order, "to run"), (waiting, f"deferred {until}")):
+        if lines:
+            yield f"{count_text(len(lines), 'operation')} {what}"
+        yield from lines[:_SHOWN]
+        if len(lines) > _SHOWN:
+            yield f"and {len(lines) - _SHOWN:,} more"
+    for unit, limit in selection.limits.items():
+        share = choice.spent.get(unit, 0.0) / limit
+        yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
+    if not choice.keeps_deadlines:
+        yield "the budget does not suffice for every operation to run within `most_intervals`"

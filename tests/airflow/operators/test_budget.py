@@ -19,6 +19,7 @@ import yaml
 from delta_maintenance import clock
 from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.policies import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.state_files import UNREACHABLE_FILE
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.operators import budget as budget_module
 from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
@@ -156,12 +157,21 @@ def test_without_a_budget_nothing_is_asked_for_and_nothing_changes(
     assert outcomes(tmp_path) == [("t1", "done"), ("t2", "done")]
 
 
+@pytest.mark.parametrize("is_silent", [False, True])
 def test_a_ledger_that_cannot_be_read_leaves_the_usual_order(
-    policy: Callable[..., str], task_context: Row, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    policy: Callable[..., str],
+    task_context: Row,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    is_silent: bool,
 ) -> None:
+    """One whose store did not answer a task is not asked by others."""
     path = policy(3, 9, 6, run={"requests": 20})
-    (tmp_path / "ledger/_delta_log").mkdir(parents=True)
-    (tmp_path / "ledger/_delta_log/00000000000000000000.json").write_text("{")
+    if is_silent:
+        open_store(str(tmp_path / "state")).put(UNREACHABLE_FILE, b"it is down")
+    else:
+        (tmp_path / "ledger/_delta_log").mkdir(parents=True)
+        (tmp_path / "ledger/_delta_log/00000000000000000000.json").write_text("{")
     rows = select(path, task_context)
     assert [row["name"] for row in rows] == ["t1", "t2", "t3"]
     assert "the usual order is used until the budget is spent: " in caplog.text
