@@ -128,7 +128,7 @@ def _assessed(
     """Returns a table with its stored assessment, without the commits of its health, which take
     most of its memory.
     """
-    entry = None if row.get("alone") else store.entry_of(row["uri"], row["name"])
+    entry = store.entry_of(row["uri"], row["name"])
     if entry is None or entry.health is None:
         return None
     try:

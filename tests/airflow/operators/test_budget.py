@@ -22,6 +22,7 @@ from delta_maintenance.policies import AssessmentEntry, AssessmentStore
 from delta_maintenance.policies.state_files import UNREACHABLE_FILE
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.operators import budget as budget_module
+from delta_maintenance_airflow.operators import policy as policy_operators
 from delta_maintenance_airflow.operators.batch_run import DeltaPolicyBatchOperator
 from delta_maintenance_airflow.operators.manual import DeltaManualOperator
 from delta_maintenance_airflow.operators.policy import DeltaAssessOperator, DeltaPolicyRunOperator
@@ -111,8 +112,10 @@ def test_the_best_work_runs_first_and_the_rest_waits_with_its_reason(
     """The checkpoints are expected to take 7, 13 and 10 requests."""
     caplog.set_level(logging.INFO)
     path = policy(3, 9, 6, run={"requests": 20})
-    rows = select(path, task_context)
+    due = assessed(path, task_context)
+    rows = select(path, task_context, due)
     assert [row["name"] for row in rows] == ["t2", "t1"]
+    assert select(path, task_context, due) == rows, "another try makes the same choice"
     waits = entry(tmp_path, "t3").assessment
     assert waits.status == "deferred" and entry(tmp_path, "t2").assessment.status == "due"
     why = "after 1 operation with more gain for their cost, it needs 50% of the budget"
@@ -215,14 +218,16 @@ def spent(policy: Callable[..., str], task_context: Row) -> str:
 
 
 def test_runs_woken_by_commits_count_and_manual_runs_do_not(
-    spent: str, task_context: Row, tmp_path: Path
+    spent: str, task_context: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"name": "t2", "uri": str(tmp_path / "t2")}
     woken = DeltaPolicyRunOperator(task_id="run", table=table, policy=spent)
     facts = woken.execute(task_context)
     assert (facts["status"], facts["deferred"], facts["problem"]) == ("deferred", 1, None)
     manual = DeltaManualOperator(task_id="m", table=table, operation="checkpoint", policy=spent)
-    assert manual.execute(task_context)["status"] == "done"
+    with monkeypatch.context() as patch:
+        patch.setattr(policy_operators, "table_budget", lambda *_: pytest.fail("it has none"))
+        assert manual.execute(task_context)["status"] == "done"
     assert woken.execute(task_context)["status"] == "nothing-due"
 
 
