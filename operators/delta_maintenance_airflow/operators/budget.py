@@ -91,18 +91,16 @@ def choose_rows(
             continue
         allotment = selection.allotments.get(row["name"], Allotment())
         newest = allotment.defer(assessed[0])
-        if allotment.deferred:
+        if allotment.deferred and newest != assessed[0]:
             deferred.append((newest, allotment))
-        # Also by another run that was quicker, or by an earlier try of this task.
-        waits = {due.operation for due in newest.operations if due.status == "deferred"}
-        due = [operation for operation in row["due"] if operation not in waits]
+        due = [operation for operation in row["due"] if operation not in allotment.deferred]
         if due:
             limited = allotment.deferred or allotment.max_bytes
             part = {"allotment": allotment.to_json()} if limited else {}
             amounts = {**expected_work(newest, None, due), "seconds": row["seconds"]}
             chosen.append({**row, **amounts, "due": due, **part})
         else:
-            waiting += len(waits)
+            waiting += len(allotment.deferred)
     work_side_by_side(
         lambda waits: store.revise(waits[0].uri, waits[0].name, waits[1].defer), deferred
     )
@@ -141,9 +139,12 @@ def _assessed(
 
 
 def _to_run(assessment: Assessment, row: Mapping[str, Any]) -> Assessment:
-    """Returns what of an assessment is to be run: plans that wait for an approval are not."""
-    operations = tuple(due for due in assessment.operations if due.operation in row["due"])
-    return replace(assessment, name=row["name"], operations=operations)
+    """Returns what of an assessment is to be run: plans that wait for an approval are not, and what
+    another run, or an earlier try of the task, has deferred may be.
+    """
+    operations = (due for due in assessment.operations if due.operation in row["due"])
+    due = tuple(replace(operation, status="due") for operation in operations)
+    return replace(assessment, name=row["name"], operations=due)
 
 
 def _lines(selection: Selection) -> Iterator[str]:

@@ -17,8 +17,10 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
+from delta_maintenance.errors import StorageError
 from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.policies import AssessmentEntry, AssessmentStore
+from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.state_files import UNREACHABLE_FILE
 from delta_maintenance.storage import open_store
 from delta_maintenance_airflow.operators import budget as budget_module
@@ -32,6 +34,7 @@ from delta_maintenance_airflow.operators.scheduled import (
     DeltaSelectWorkOperator,
     summarise,
 )
+from delta_maintenance_airflow.policy_work import PolicyWork
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.assessed_tables import assessment
 from tests.support.tables.table_builder import TableBuilder
@@ -272,6 +275,25 @@ def test_a_table_that_could_not_be_assessed_in_time_comes_last_and_may_run(
     rows = assessed(path, task_context)
     slow = {**rows[0], "due": ["assessment"], "alone": True}
     assert [row["name"] for row in select(path, task_context, [slow, rows[1]])] == ["t2", "t1"]
+
+
+def test_a_table_whose_catalog_does_not_answer_is_not_ranked(
+    policy: Callable[..., str],
+    task_context: Row,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    path = policy(9, 3, run={"requests": 20})
+    rules_of = PolicyWork.rules_of
+
+    def asked(work: PolicyWork, name: str, uri: str) -> PolicyTable:
+        if name == "t1":
+            raise StorageError("the catalog is down")
+        return rules_of(work, name, uri)
+
+    monkeypatch.setattr(PolicyWork, "rules_of", asked)
+    assert [row["name"] for row in select(path, task_context)] == ["t2", "t1"]
+    assert "t1 is not ranked: the catalog is down" in caplog.text
 
 
 def test_rows_stay_small_and_the_log_short(
