@@ -142,9 +142,12 @@ def _to_run(assessment: Assessment, row: Mapping[str, Any]) -> Assessment:
     """Returns what of an assessment is to be run: plans that wait for an approval are not, and what
     another run, or an earlier try of the task, has deferred may be.
     """
-    operations = (due for due in assessment.operations if due.operation in row["due"])
-    due = tuple(replace(operation, status="due") for operation in operations)
-    return replace(assessment, name=row["name"], operations=due)
+    operations = tuple(
+        replace(operation, status="due") if operation.status == "deferred" else operation
+        for operation in assessment.operations
+        if operation.operation in row["due"]
+    )
+    return replace(assessment, name=row["name"], operations=operations)
 
 
 def _lines(selection: Selection) -> Iterator[str]:
