@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from delta_maintenance.protocol.delta_log.file_sample import FileSample
 from tests.support.tables.corpus_tables import CORPUS
 
 pytest_plugins = [
@@ -28,6 +29,12 @@ def corpus() -> Path:
     if not (CORPUS / "expected").is_dir():
         pytest.skip(f"NO CORPUS: {CORPUS} is absent; set DELTA_MAINTENANCE_CORPUS")
     return CORPUS
+
+
+@pytest.fixture
+def logs_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets health ask the store for no file, for tests of logs whose data files do not exist."""
+    monkeypatch.setattr(FileSample, "files", lambda _: [])
 
 
 def pytest_collection_finish() -> None:

@@ -235,11 +235,12 @@ def judge(
     pending.
     """
     health = assessment.health
-    if health is None and assessment.status != "failed":
+    failed = assessment.status == "failed"
+    if health is None and not failed:
         for name in _SPECS:
             yield Judgement(name=name, passed=True, message="; ".join(assessment.notes))
         return
-    if health is None:
+    if health is None or failed:
         problem = replace_flags(assessment.problem or "the table could not be read")
         error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
         for name in _SPECS:

@@ -220,6 +220,8 @@ def of_health(health: TableHealth) -> Metadata:
         for name in ("unpublished_commits", "unreported_commits")
         if (number := getattr(health, name)) is not None
     }
+    if (check := health.file_check) is not None:
+        backlog |= {"files_looked_for": check.asked, "files_missing": len(check.findings)}
     return {
         "log": dg.MetadataValue.md(log_picture(health.commits)),
         **_numbers(

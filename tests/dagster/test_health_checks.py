@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -198,3 +199,13 @@ def test_a_slow_table_delays_the_checks_of_no_other(
 def test_checks_can_be_left_out(table: TableBuilder, load: Load) -> None:
     definitions = load(tables=[{"uri": table.store.root, "key": "lake/events"}], checks=False)
     assert not definitions.resolve_asset_graph().asset_check_keys
+
+
+def test_every_check_fails_if_a_file_of_the_table_is_missing(table: TableBuilder) -> None:
+    (named,) = Policy.model_validate(
+        {"version": 1, "tables": [{"uri": table.store.root}]}
+    ).named_tables
+    sound = assess_table(table.open(), named, now=NOW)
+    failed = replace(sound, status="failed", problem="the data file does not exist")
+    found = judge(failed, DeltaTable(policy=named, key=KEY), HealthThresholds(), approval={})
+    assert {(each.passed, each.message) for each in found} == {(False, failed.problem)}

@@ -19,6 +19,8 @@ from tests.support.tables.actions import add, commit_info, features, metadata, r
 from tests.support.tables.policy_tables import asked, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder
 
+pytestmark = pytest.mark.usefixtures("logs_without_files")
+
 V2 = {"delta.checkpointPolicy": "v2"}
 
 
@@ -44,8 +46,8 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counted: list[int] = []
     replay: Any = file_sums._replay_sums
 
-    def count(snapshot: Snapshot) -> Any:
-        known = replay(snapshot)
+    def count(snapshot: Snapshot, sample: Any) -> Any:
+        known = replay(snapshot, sample)
         counted.append(int(known.live.files.sum()))
         return known
 

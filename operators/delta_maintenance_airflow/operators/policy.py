@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -246,7 +247,9 @@ class DeltaPolicyRunOperator(ReportsLineage, BaseOperator):
             PolicyHook(table.rules.storage).open_table(table.uri),
             table,
             last_runs=known.last_runs if known is not None else (),
-            environment=environment,
+            environment=environment
+            if known is None
+            else replace(environment, previous=known.health),
         )
 
     def runner(self, table: PolicyTable, known: AssessmentEntry | None) -> Callable[..., RunResult]:

@@ -192,7 +192,7 @@ class PolicyTables:
                     table,
                     now=now,
                     last_runs=entry.last_runs if entry is not None else (),
-                    previous=entry.assessment.health if entry is not None else None,
+                    previous=entry.health if entry is not None else None,
                 )
         except Exception as error:
             assessment = failed_assessment(table, failure_of(error, where=table.name), now=now)

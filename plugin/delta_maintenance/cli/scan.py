@@ -137,7 +137,11 @@ def scan(addresses: Sequence[str], arguments: argparse.Namespace) -> Scan:
 
 def print_scan(result: Scan) -> None:
     """Prints the tables with the most work, the problems, and what the first run would do."""
-    read = [assessment for assessment in result.assessments if assessment.health is not None]
+    read = [
+        assessment
+        for assessment in result.assessments
+        if assessment.health is not None and assessment.status != "failed"
+    ]
     failed = [assessment for assessment in result.assessments if assessment.status == "failed"]
     print_lines(
         ("table", "files", "small", "log to open", "due"),

@@ -197,6 +197,8 @@ def assess(
     )
     if rules.other_writers != "conditional_put":
         health = replace(health, spark_commits=())
+    if health.damage is not None:
+        return replace(failed_assessment(table, health.damage, now=now), health=health)
     operations = tuple(
         replace(operation, rule_from=name, reason=f"by {name}: {operation.reason}")
         if (name := sources.get(operation.operation)) is not None

@@ -21,6 +21,7 @@ from delta_maintenance.operations.core.outcome import Outcome
 from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import AnyOperation, find
 from delta_maintenance.operations.core.rules import Limits
+from delta_maintenance.operations.health import TableHealth
 from delta_maintenance.policies.approval import ApprovedPlan
 from delta_maintenance.policies.assess import NewestSnapshots
 from delta_maintenance.policies.budget.selection import TableBudget
@@ -83,6 +84,8 @@ class RunEnvironment:
     """The budget of the policy, as far as it concerns the table."""
     turns: Turns | None = None
     """The turns of the tables that this process maintains side by side."""
+    previous: TableHealth | None = None
+    """The health in the last assessment of the table."""
     snapshots: NewestSnapshots | None = None
     """Those of earlier operations on the same table, if there are any."""
     # Evaluated late, because tests replace the clock.

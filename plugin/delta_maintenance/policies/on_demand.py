@@ -69,7 +69,7 @@ def run_operation(
     def assess(
         rules: PolicyTable, runs: Sequence[LastRun], last_assessment: Assessment | None
     ) -> Assessment:
-        previous = last_assessment.health if last_assessment is not None else None
+        previous = last_assessment.health if last_assessment is not None else environment.previous
         return assess_table(
             table, rules, now=now(), last_runs=runs, previous=previous, snapshots=snapshots
         )

@@ -186,7 +186,7 @@ class _Run:
             self.context.policy_table,
             now=self.context.environment.now(),
             last_runs=tuple(self.last_runs.values()),
-            previous=previous.health if previous is not None else None,
+            previous=previous.health if previous is not None else self.context.environment.previous,
             snapshots=self.context.snapshots,
         )
         return self._deferring(assessment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -117,7 +118,7 @@ def test_commits_of_an_earlier_measurement_are_not_read_again(
     assert sorted(set(new)) == [f"_delta_log/{v:020d}.json" for v in (0, 1, 2, 7)]
     assert [p.operation for p in after.commits[-4:]] == ["WRITE"] * 4
     assert [m.operation for m in after.maintenance] == ["OPTIMIZE"]
-    assert after == measure(snapshot, now=NOW)
+    assert replace(after, file_check=None) == replace(measure(snapshot, now=NOW), file_check=None)
 
 
 def test_a_measurement_of_another_table_is_ignored() -> None:
@@ -205,7 +206,8 @@ def test_measuring_writes_nothing_and_opens_no_data_file() -> None:
     assert seen.num_files == 1
     kinds = {step.kind for step in watched.trace}
     assert kinds <= {"list_from", "read", "open", "stat"}
-    assert all(step.path.startswith("_delta_log") for step in watched.trace)
+    asked = [step for step in watched.trace if not step.path.startswith("_delta_log")]
+    assert {(step.kind, step.path) for step in asked} == {("stat", "a.parquet")}
 
 
 def test_a_commit_that_is_cleaned_up_meanwhile_has_no_operation(

@@ -18,6 +18,7 @@ CAUSED_ELSEWHERE: Mapping[str, str] = {
     ),
     r"check the job's log; it is safe": "tests/airflow/spark/test_submission.py",
     r"cannot be found by an executor": "tests/spark/test_sidecars.py",
+    r"run fsck, which finds all such files": "tests/operations/health/test_stored_files.py",
     # Plans of deletions.
     r"would now be cut off": "tests/operations/clean_log/test_concurrency.py",
     r"was held when the plan was made|a version that the .* needs cannot be opened": (

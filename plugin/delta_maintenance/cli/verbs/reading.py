@@ -207,6 +207,8 @@ def _health(arguments: argparse.Namespace) -> None:
     health = measure(snapshot, now=clock.now())
     warn(health.warnings)
     _print(arguments, health, health.to_json)
+    if health.damage is not None:
+        raise health.damage
 
 
 def _print(

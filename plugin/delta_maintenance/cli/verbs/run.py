@@ -227,7 +227,9 @@ class TableWork:
         """Returns what a run on a table needs of this process."""
         from delta_maintenance.policies.execute import RunEnvironment
 
+        entry = self._tables.entry_of(table.uri, table.name)
         return RunEnvironment(
+            previous=entry.health if entry is not None else None,
             submit=self._submit,
             clones=self._clones,
             progress=self._progress.of(table.name),

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from delta_maintenance.errors import CorruptTableError
 from delta_maintenance.operations.core.documents import Shown
 from delta_maintenance.operations.core.facts import Facts, count_text, instant_text, size_text
 from delta_maintenance.operations.core.record import Instant, Record
+from delta_maintenance.operations.fsck import Finding
 from delta_maintenance.operations.holds.models import HeldBack, KeptVersion
 
 _WIDTH = 40
@@ -121,6 +123,21 @@ class Refusal(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileCheck(Record):
+    """The last question to the store for a sample of the files, and for the newest ones."""
+
+    version: int
+    asked: int
+    """The number of data files, and of files of deletion vectors, for which the store answered."""
+    outside: int = 0
+    """The number of chosen files outside the table's root, for which no store was asked."""
+    findings: tuple[Finding, ...] = ()
+    """The first missing files, and those of another size than the log states, as in fsck."""
+    warnings: tuple[str, ...] = ()
+    """What the store refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableHealth(Shown, Record):
     """One version of a table, and the listing of its log."""
 
@@ -219,6 +236,8 @@ class TableHealth(Shown, Record):
     """The in-commit timestamp of the oldest of them; None if there is none."""
     kept_versions: tuple[KeptVersion, ...] = ()
     """The kept versions in the log, including those that have ended."""
+    file_check: FileCheck | None = None
+    """None in the documents of older releases."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -234,6 +253,19 @@ class TableHealth(Shown, Record):
             "spark (docs/safety/other-writers.md)"
             for commit in unsafe[:1]
         )
+
+    @property
+    def damage(self) -> CorruptTableError | None:
+        """The error for the first missing file; None if the store had all files."""
+        for finding in self.file_check.findings if self.file_check is not None else ():
+            return CorruptTableError(
+                finding.problem,
+                table=self.table,
+                version=finding.version,
+                file=finding.path,
+                remedy=finding.remedy,
+            )
+        return None
 
     def heading(self) -> str:
         """The title: the address and the version."""
@@ -319,6 +351,17 @@ def _files(health: TableHealth) -> Facts:
             for files in health.old_files
         ],
         "deletion vectors": vectors,
+        **_stored(health.file_check),
+    }
+
+
+def _stored(check: FileCheck | None) -> Facts:
+    if check is None:
+        return {}
+    outside = f", {check.outside:,} outside the table were not" if check.outside else ""
+    return {
+        "looked for": f"{count_text(check.asked, 'file')} of version {check.version}{outside}",
+        "missing": [f"{finding.path}: {finding.problem}" for finding in check.findings],
     }
 
 

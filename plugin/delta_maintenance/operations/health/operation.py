@@ -1,8 +1,9 @@
 """Measures the health of a table, from its snapshot and the listing of its log. Opens no data file.
 
-The cost: three listings, one pass over the snapshot's file actions in columns, and the `commitInfo`
-of the newest commits that no earlier measurement contains. If a version checksum contains the sizes
-of the live files and the log confirms it, only tombstones are read.
+The cost: three listings, one pass over the snapshot's file actions in columns, the `commitInfo` of
+the newest commits that no earlier measurement contains, and one request for each file of a
+`FileSample`. If a version checksum contains the sizes of the live files and the log confirms it,
+only tombstones are read, and a small part of the checkpoint for the sample.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from delta_maintenance.operations.health.models import (
     SizeBucket,
     TableHealth,
 )
+from delta_maintenance.operations.health.stored_files import check_files
 from delta_maintenance.operations.holds.kept_versions import read_kept_versions
 from delta_maintenance.operations.holds.models import KeptVersion
 from delta_maintenance.operations.vacuum import LEAST_RETENTION
 from delta_maintenance.protocol.delta_log.file_names import LogFileKind
+from delta_maintenance.protocol.delta_log.file_sample import FileSample
 from delta_maintenance.protocol.delta_log.retention import (
     is_expired,
     midnight_before,
@@ -85,13 +88,21 @@ def measure(
     `vacuum`. `vacuumed_at` is the time of the last vacuum known to the caller, because the log need
     not contain it. `previous` is an earlier measurement of the same table, whose commits are not
     read again. `max_commits` bounds the series; 0 means no series. `memory` keeps the sums of files
-    for the next measurement in this process, which then reads only the commits since.
+    for the next measurement in this process, which then reads only the commits since, and asks for
+    no other files. `now` also decides which files are asked for.
     """
     properties = snapshot.properties
     log_retention = log_retention or max(properties.log_retention, LEAST_LOG_RETENTION)
     vacuum_retention = vacuum_retention or max(properties.deleted_file_retention, LEAST_RETENTION)
     if previous is not None and previous.table_id != snapshot.metadata.id:
         previous = None
+    earlier = previous.file_check if previous is not None else None
+    sample = None
+    if memory is None or memory.known is None:
+        # A table that was replaced by an older copy of itself begins anew.
+        is_later = earlier is not None and earlier.version <= snapshot.version
+        newer_than = earlier.version if earlier is not None and is_later else -1
+        sample = FileSample(seed=epoch_millis(now), newer_than=newer_than)
     # The numbers belong to one state of the catalog, and cost it one request.
     store = as_last_listed(snapshot.log.store)
     with locating(table=snapshot.table, version=snapshot.version):
@@ -112,7 +123,9 @@ def measure(
             ),
             checksums=inventory.entries,
             memory=memory,
+            sample=sample,
         )
+        file_check = check_files(snapshot, sample, earlier)
         backlog = _publication_backlog(store)
     kept_versions, unreadable = _kept_versions(store)
     return TableHealth(
@@ -131,6 +144,7 @@ def measure(
         maintenance=series.maintenance,
         **backlog,
         kept_versions=kept_versions,
+        file_check=file_check,
         warnings=(
             *snapshot.warnings,
             *properties.problems,
@@ -139,6 +153,7 @@ def measure(
             *_overwritten(store, inventory),
             *_unasked_clean_up(snapshot, inventory),
             *_backlog_warnings(backlog),
+            *(file_check.warnings if file_check is not None else ()),
         ),
     )
 

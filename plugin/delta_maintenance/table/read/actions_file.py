@@ -261,6 +261,11 @@ class ActionsFile:
             raise CorruptTableError(f"{self.path} has a column {action} without paths")
         return names
 
+    def rows_by_group(self, action: str) -> dict[int, int]:
+        """Returns the number of rows of each row group that may contain the action."""
+        groups = self._row_groups_with(action)
+        return {group: self.metadata.row_group(group).num_rows for group in groups}
+
     def row_groups_by_size(self, max_bytes: int) -> Iterator[tuple[int, ...]]:
         """Returns the row groups with file actions; adjacent ones are grouped up to a number of
         bytes.

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from delta_maintenance.errors import (
@@ -166,6 +167,28 @@ class Checkpoint:
                 yield from parquet.file_actions(keys, fields, actions=actions)
                 if number % _FILES_PER_RELEASE == 0:
                     release_unused_memory()
+        except Exception as error:
+            raise self._damage_error(error) from error
+
+    def random_adds(
+        self, random: np.random.Generator, *, keys: MapKeys, fields: Collection[str], most_rows: int
+    ) -> Iterator[FileActionBatch]:
+        """Yields some fields of the adds of one random row group.
+
+        Yields nothing for a JSON file, nor if the random sidecar has no adds. A row group with more
+        than `most_rows` rows is read so often that these are the rows on average.
+        """
+        sizes = [sidecar.size_in_bytes for sidecar in self.sidecars]
+        sizes = sizes or [entry.status.size for entry in self.files.entries]
+        if len(sizes) != len(self._parquet):
+            return
+        try:
+            file = self._parquet[_choice(random, sizes)]
+            rows = file.rows_by_group("add")
+            group = [*rows][_choice(random, [*rows.values()])] if rows else None
+            if group is not None and random.random() * rows[group] < most_rows:
+                by_action = dict.fromkeys(FILE_COLUMNS, fields)
+                yield from file.file_actions(keys, by_action, [group], actions=["add"])
         except Exception as error:
             raise self._damage_error(error) from error
 
@@ -365,6 +388,11 @@ class Checkpoint:
             return error
         remedy = error.remedy if isinstance(error, OversizedFileError) else None
         return self._unusable(problem_of(error), remedy)
+
+
+def _choice(random: np.random.Generator, weights: Sequence[int]) -> int:
+    """Returns a random position; each as often as its weight says."""
+    return int(np.searchsorted(np.cumsum(weights), random.random() * sum(weights), "right"))
 
 
 def release_unused_memory() -> None:

@@ -17,22 +17,26 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.actions.file_columns import ROW_COUNT
+from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, ROW_COUNT
 from delta_maintenance.protocol.columns import Hashes, hash_texts
+from delta_maintenance.protocol.delta_log.file_sample import FIELDS, FileSample
 from delta_maintenance.protocol.delta_log.replay import FileReplay
 from delta_maintenance.protocol.delta_log.sidecars import stated_summary
 from delta_maintenance.protocol.delta_log.version_checksum import FileSizeHistogram
 from delta_maintenance.protocol.features.registry import supports
 from delta_maintenance.protocol.ndjson.parse import MapKeys, parse_file_actions
 from delta_maintenance.protocol.statistics.stats import stated_row_counts
-from delta_maintenance.table.read.active_files import ActiveFiles, record_counts
+from delta_maintenance.table.read.active_files import ActiveFiles, active_files, record_counts
 from delta_maintenance.table.read.checkpoint_reader import Checkpoint, UnusableCheckpointError
 from delta_maintenance.table.read.file_changes import MOST_TAIL_BYTES, FileChanges, RolledCommits
 from delta_maintenance.table.read.log_file import LogEntry
+from delta_maintenance.table.read.log_view import LogView
 from delta_maintenance.table.read.snapshot import Snapshot
 from delta_maintenance.table.read.summary import stated_sizes
 from delta_maintenance.table.read.tombstones import NEVER, Counts, OldFilesDay, Tombstones, integers
 
+_SAMPLED_ROWS = 1 << 14
+"""The number of rows of a checkpoint whose decoding takes about 2 ms."""
 BUCKETS = 65
 """One bucket for empty files, then one for each power of two."""
 REMOVE_FIELDS = ("path", "deletionVector", "size", "deletionTimestamp", "extendedFileMetadata")
@@ -86,15 +90,17 @@ def sum_files(
     instants: Instants,
     checksums: Iterable[LogEntry] = (),
     memory: SumMemory | None = None,
+    sample: FileSample | None = None,
 ) -> FileSums:
     """The sums over all file actions in effect. Counts rows only if deletion vectors are supported.
 
     `small_bytes` is a power of two. Rows require the statistics, which are most of a checkpoint,
     and nothing else does. If `memory` has the sums of an earlier version, and the commits since are
     usual ones, only these are read. Otherwise, if one of `checksums` states the sizes of the live
-    files, and the log confirms it, only tombstones are read: see `stated_sizes`.
+    files, and the log confirms it, only tombstones are read: see `stated_sizes`. `sample` takes the
+    live files that are read.
     """
-    for known_sums in _known(snapshot, checksums, small_bytes, memory):
+    for known_sums in _known(snapshot, checksums, small_bytes, memory, sample):
         sums = None if known_sums is None else _at(known_sums, small_bytes, instants)
         if sums is not None:
             break
@@ -209,15 +215,19 @@ class SumMemory:
 
 
 def _known(
-    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, memory: SumMemory | None
+    snapshot: Snapshot,
+    checksums: Iterable[LogEntry],
+    small_bytes: int,
+    memory: SumMemory | None,
+    sample: FileSample | None,
 ) -> Iterator[KnownSums | None]:
     """Yields the sums by one way after the other, the cheapest first. None if a way has no result;
     the last one always has.
     """
     if memory is not None:
         yield _remembered_sums(snapshot, memory)
-    yield _by_checksum(snapshot, checksums, small_bytes)
-    yield _replay_sums(snapshot)
+    yield _by_checksum(snapshot, checksums, small_bytes, sample)
+    yield _replay_sums(snapshot, sample)
 
 
 def _remembered_sums(snapshot: Snapshot, memory: SumMemory) -> KnownSums | None:
@@ -229,7 +239,7 @@ def _remembered_sums(snapshot: Snapshot, memory: SumMemory) -> KnownSums | None:
 
 
 def _by_checksum(
-    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int
+    snapshot: Snapshot, checksums: Iterable[LogEntry], small_bytes: int, sample: FileSample | None
 ) -> KnownSums | None:
     """Computes the sums without reading live files; None if they have to be read."""
     gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
@@ -242,14 +252,19 @@ def _by_checksum(
         buckets = _buckets(stated.sizes, small_bytes)
         if buckets is None:
             return None
-        replay = FileReplay()
+        replay, files = FileReplay(), int(buckets.files.sum())
         for batch in snapshot.log.scan_tail(replay, fields=_FIELDS):
             gathered.take_tombstones(batch.tombstones)
+            files -= batch.adds.num_rows
+            if sample is not None:
+                sample.take(batch.adds)
         only = _with_tombstones(snapshot.log.checkpoint)
         for batch in snapshot.log.scan_checkpoint(
             replay, fields=_FIELDS, only=only, actions=("remove",)
         ):
             gathered.take_tombstones(batch.tombstones)
+        if sample is not None:
+            _sample_checkpoint(sample, snapshot.log, replay, total=files)
     except (UnusableCheckpointError, FileNotFoundError):
         # The replay reports the failure, or finds another base.
         return None
@@ -257,13 +272,34 @@ def _by_checksum(
     return gathered.known(snapshot, checksum_version=stated.checksum_version)
 
 
-def _replay_sums(snapshot: Snapshot) -> KnownSums:
+def _sample_checkpoint(sample: FileSample, log: LogView, replay: FileReplay, *, total: int) -> None:
+    """Adds a row group of the checkpoint to the sample, in place of `total` files.
+
+    A large row group is read so often that `_SAMPLED_ROWS` rows are read on average. `replay` has
+    seen the newer commits.
+    """
+    assert log.checkpoint is not None
+    batches = log.checkpoint.random_adds(
+        sample.random, keys=log.map_keys(), fields=FIELDS, most_rows=_SAMPLED_ROWS
+    )
+    part = FileSample(seed=int(sample.random.integers(1 << 32)))
+    for batch in batches:
+        part.take(active_files(batch.adds, batch.removes, replay, remember=False).adds)
+    schema = pa.schema([(name, ADD_TYPES[name]) for name in FIELDS])
+    sample.take(pa.Table.from_pylist(part.files(), schema), total=total)
+
+
+def _replay_sums(snapshot: Snapshot, sample: FileSample | None) -> KnownSums:
     while True:
         gathered = _Gathered(supports(snapshot.protocol, "deletionVectors"))
+        if sample is not None:
+            sample.restart()
         fields = _FIELDS_WITH_ROWS if gathered.with_vectors else _FIELDS
         try:
             for batch in snapshot.log.scan(fields=fields):
                 gathered.take(batch)
+                if sample is not None:
+                    sample.take(batch.adds)
             return gathered.known(snapshot)
         except UnusableCheckpointError as error:
             snapshot = snapshot.avoiding(error)

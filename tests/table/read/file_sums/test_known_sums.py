@@ -33,9 +33,9 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     versions: list[int] = []
     replay: Any = file_sums._replay_sums
 
-    def counted(snapshot: Snapshot) -> Any:
+    def counted(snapshot: Snapshot, sample: Any) -> Any:
         versions.append(snapshot.version)
-        return replay(snapshot)
+        return replay(snapshot, sample)
 
     monkeypatch.setattr(file_sums, "_replay_sums", counted)
     return versions
