@@ -17,7 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_maintenance.protocol.actions.file_columns import ADD_TYPES, ROW_COUNT
+from delta_maintenance.protocol.actions.file_columns import (
+    ADD_TYPES,
+    REMOVE_TYPES,
+    ROW_COUNT,
+    empty,
+)
 from delta_maintenance.protocol.columns import Hashes, hash_texts
 from delta_maintenance.protocol.delta_log.file_sample import FIELDS, FileSample
 from delta_maintenance.protocol.delta_log.replay import FileReplay
@@ -284,9 +289,11 @@ def _sample_checkpoint(sample: FileSample, log: LogView, replay: FileReplay, *, 
     )
     part = FileSample(seed=int(sample.random.integers(1 << 32)))
     for batch in batches:
-        part.take(active_files(batch.adds, batch.removes, replay, remember=False).adds)
+        part.take(batch.adds)
     schema = pa.schema([(name, ADD_TYPES[name]) for name in FIELDS])
-    sample.take(pa.Table.from_pylist(part.files(), schema), total=total)
+    drawn = pa.Table.from_pylist(part.files(), schema)
+    # Only these are compared with the commits, because hashing all paths costs more than decoding.
+    sample.take(active_files(drawn, empty(REMOVE_TYPES), replay, remember=False).adds, total=total)
 
 
 def _replay_sums(snapshot: Snapshot, sample: FileSample | None) -> KnownSums:
