@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from math import comb, sqrt
 from pathlib import Path
@@ -17,6 +18,7 @@ from delta_maintenance.errors import CorruptTableError, StorageAccessError, Stor
 from delta_maintenance.operations import checkpoint
 from delta_maintenance.operations.core import RunContext
 from delta_maintenance.operations.health import TableHealth, measure
+from delta_maintenance.operations.health.models import FileCheck
 from delta_maintenance.policies import assess_table
 from delta_maintenance.policies.run import run
 from delta_maintenance.protocol.actions.file_columns import COMMIT_VERSION
@@ -294,30 +296,37 @@ def test_the_newest_files_come_first_up_to_a_number() -> None:
     assert newest == expected[:NEWEST_FILES]
 
 
-@pytest.mark.parametrize("kind", ["classic", "v2-parquet", "v2-json"])
+@pytest.mark.parametrize("kind", ["classic", "v2-parquet", "v2-json", "row groups"])
 def test_a_part_of_the_checkpoint_is_read_if_a_checksum_states_the_sums(
     kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summary, "FEWEST_FILES", 1)
     v2 = metadata(configuration={"delta.checkpointPolicy": "v2"})
-    table = Folder(first=(features("v2Checkpoint"), v2))
+    store = CountingStore()
+    table = Folder(store, first=(features("v2Checkpoint"), v2))
     names = [f"f{number:02}" for number in range(40)]
     # In one bucket of sizes.
     table.log(commit_info(), *(add(name, size=9000) for name in names))
-    options = checkpoint.CheckpointOptions(kind=kind, actions_per_sidecar=10)
-    context = RunContext.at(NOW)
-    plan = checkpoint.plan(table.open().snapshot(), options, context=context)
-    checkpoint.apply(table.open(), plan, context=context)
+    if kind == "row groups":
+        table.checkpoint(rows_per_group=10)
+    else:
+        options = checkpoint.CheckpointOptions(kind=kind, actions_per_sidecar=10)
+        context = RunContext.at(NOW)
+        plan = checkpoint.plan(table.open().snapshot(), options, context=context)
+        checkpoint.apply(table.open(), plan, context=context)
     write_checksum(table)
     table.log(commit_info("DELETE"), remove("f03", size=9000, extendedFileMetadata=True), days=1)
-    gone: set[str] = set()
-    monkeypatch.setattr("delta_maintenance.operations.health.stored_files._MOST_FINDINGS", 99)
+    table.log(commit_info(), add("new", size=9000), days=1)
+    before = replace(health(table), file_check=FileCheck(version=3, asked=0))
+    drawn: Counter[str] = Counter()
     for second in range(60):
-        measured = health_at(table, NOW + timedelta(seconds=second))
-        assert measured.checksum_version == 1
-        assert SAMPLED_FILES - 1 <= asked_for(measured) <= SAMPLED_FILES
-        gone |= {str(path) for _, path in findings_of(measured)}
-    assert gone == {*names} - {"f03"}
+        store.requests.clear()
+        measured = health_at(table, NOW + timedelta(seconds=second), previous=before)
+        assert measured.checksum_version == 1 and asked_for(measured) <= SAMPLED_FILES
+        drawn.update(set(stats(store)))
+    assert drawn.keys() == {*names, "new"} - {"f03"}
+    # About 8 of 40 times, as each of the others.
+    assert drawn["new"] < 30
 
 
 def write_checksum(table: TableBuilder) -> None:
