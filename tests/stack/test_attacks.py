@@ -145,6 +145,7 @@ def stack(
     secured.commit([features("v2Checkpoint"), metadata()])
     for number in range(8):
         secured.commit([add(f"{number}.parquet")])
+        secured.store.put(f"{number}.parquet", b"x")
     (lake / "reports").mkdir()
     hostile = {"vacuum": {"every": "1 day"}, "approval": ["vacuum"]}
     job = {"compact_log": {"commits_per_file": 5}, "engine": {"prefer": "spark"}}

@@ -57,6 +57,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table.commit([protocol(), metadata()])
         for number in range(commits):
             table.commit([add(f"{number}.parquet")])
+            table.store.put(f"{number}.parquet", b"x")
     named = []
     for number in range(TABLES):
         found = number % 2 == 0

@@ -38,6 +38,8 @@ def tables(lake: Path) -> None:
     (lake / "spark-reports").mkdir()
     probed = TableBuilder(lake / "probed")
     probed.commit([features("v2Checkpoint"), metadata()])
+    for number in range(3):
+        probed.store.put(f"{number}.parquet", b"x")
     probed.commit([add(f"{number}.parquet") for number in range(3)])
     own = {"checkpoint": False, "vacuum": False}
     policy = {
