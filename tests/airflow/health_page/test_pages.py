@@ -12,8 +12,6 @@ import pytest
 
 from delta_maintenance.errors import StorageError
 from delta_maintenance.operations.core import Freed
-from delta_maintenance.operations.fsck import Finding
-from delta_maintenance.operations.health.models import FileCheck
 from delta_maintenance.operations.layout import (
     ColumnLayout,
     Depths,
@@ -149,24 +147,6 @@ def test_a_table_that_failed_shows_why_and_what_was_known(site: Site) -> None:
     assert "version 212 is missing" in text
     assert "What follows is from the last good assessment" in text
     assert f"{health().version:,}" in text
-
-
-def test_a_table_that_lost_a_file_shows_what_was_looked_for(site: Site) -> None:
-    finding = Finding(
-        kind="missing-data-file",
-        severity="corrupt",
-        version=7,
-        path="day=1/a.parquet",
-        problem="the data file does not exist",
-        remedy="restore it",
-    )
-    check = FileCheck(version=7, asked=58, findings=(finding,))
-    hollow = replace(health(), file_check=check)
-    site.store.save(assessment(status="failed", problem="a is gone", health=hollow, operations=()))
-    text = words(site.get("/table?name=orders").text)
-    for told in ("58 files", "1 of them missing", "a.parquet", "the data file does not exist"):
-        assert told in text, told
-    assert "What follows is from the last good assessment" not in text
 
 
 @pytest.mark.parametrize("told", ["{name}", "{uri} ({name})"])

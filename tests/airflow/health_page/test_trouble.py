@@ -12,6 +12,8 @@ import pytest
 
 from delta_maintenance import open_table
 from delta_maintenance.errors import CorruptTableError, StorageError
+from delta_maintenance.operations.fsck import Finding
+from delta_maintenance.operations.health.models import FileCheck
 from delta_maintenance.policies import AssessmentEntry, assess_table
 from delta_maintenance.policies.definition import Policy
 from delta_maintenance.policies.leases import Lease
@@ -19,7 +21,7 @@ from delta_maintenance.policies.on_demand import run_operation
 from delta_maintenance.policies.state_files import lease_file
 from delta_maintenance_airflow.health_page.trouble import examination_of, problem_of, steps_for
 from tests.support.orchestrators.health_site import Site, words
-from tests.support.tables.assessed_tables import NOW, assessment, run_result
+from tests.support.tables.assessed_tables import NOW, assessment, health, run_result
 from tests.support.tables.table_builder import TableBuilder
 
 # Of Airflow's own imports, which come with the first of these tests.
@@ -167,3 +169,21 @@ def test_a_killed_task_is_named_with_a_link_to_it(site: Site) -> None:
     assert f"(the command line) {told}" in words(shown("the command line", minutes=1))
     # It still works.
     assert told not in shown(holder, minutes=-1)
+
+
+def test_a_table_that_lost_a_file_shows_what_was_looked_for(site: Site) -> None:
+    finding = Finding(
+        kind="missing-data-file",
+        severity="corrupt",
+        version=7,
+        path="day=1/a.parquet",
+        problem="the data file does not exist",
+        remedy="restore it",
+    )
+    check = FileCheck(version=7, asked=58, findings=(finding,))
+    hollow = replace(health(), file_check=check)
+    site.store.save(assessment(status="failed", problem="a is gone", health=hollow, operations=()))
+    text = words(site.get("/table?name=orders").text)
+    for told in ("58 files", "1 of them missing", "a.parquet", "the data file does not exist"):
+        assert told in text, told
+    assert "What follows is from the last good assessment" not in text
