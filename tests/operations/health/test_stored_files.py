@@ -308,7 +308,7 @@ def test_a_part_of_the_checkpoint_is_read_if_a_checksum_states_the_sums(
     # In one bucket of sizes.
     table.log(commit_info(), *(add(name, size=9000) for name in names))
     if kind == "row groups":
-        table.checkpoint(rows_per_group=10)
+        table.checkpoint(rows_per_group=14)
     else:
         options = checkpoint.CheckpointOptions(kind=kind, actions_per_sidecar=10)
         context = RunContext.at(NOW)
