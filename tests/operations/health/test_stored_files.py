@@ -38,6 +38,7 @@ from tests.support.tables.actions import (
     protocol,
     remove,
 )
+from tests.support.tables.managed import Managed
 from tests.support.tables.policy_tables import asked
 from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
@@ -141,6 +142,18 @@ def test_encoded_paths_and_those_of_writers_that_do_not_encode_are_found(
     assert (findings_of(health(table)), asked_for(health(table))) == ([], 1)
     table.store.delete(name)
     assert findings_of(health(table)) == [("missing-data-file", path)]
+
+
+def test_the_files_of_a_catalog_managed_table_are_asked_for() -> None:
+    managed = Managed()
+    managed.ratify()
+    for name in ("f0", "f1"):
+        managed.store.put(name, b"x")
+    sound = measure(managed.table().snapshot(), now=NOW)
+    assert (findings_of(sound), asked_for(sound)) == ([], 2)
+    managed.store.delete("f1")
+    hollow = measure(managed.table().snapshot(), now=NOW)
+    assert findings_of(hollow) == [("missing-data-file", "f1")]
 
 
 @pytest.mark.parametrize("lines", [[commit_info()], [remove("gone")]])
