@@ -413,7 +413,7 @@ def test_the_booked_cost_of_a_killed_run_stays(lake: Lake, tmp_path: Path) -> No
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from delta_maintenance.policies.budget.account import BudgetAccount\n"
-        "from tests.dagster.test_budgets import definitions\n"
+        "from tests.dagster.runs.test_budgets import definitions\n"
         "BudgetAccount.end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "job = definitions(Path(sys.argv[1])).resolve_job_def('delta_maintenance')\n"
         "job.execute_in_process()\n"
