@@ -215,6 +215,8 @@ class TableRun:
             progress=LoggedProgress(_TableLog(self.context.log, self.table.label)),
             turns=self.turns,
             budget=self.budget,
+            # A file that the choice found to be lost is asked for again.
+            previous=None if self.assessed is None else self.assessed.health,
             snapshots=snapshots,
         )
 

@@ -25,6 +25,7 @@ from delta_maintenance.policies.budget.account import BudgetAccount
 from delta_maintenance.policies.budget.estimates import CostHistory
 from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.policies.discovery import open_policy_table
+from delta_maintenance.protocol.delta_log.file_sample import FileSample
 from delta_maintenance.storage import open_store
 from delta_maintenance_dagster import DeltaTable, Execution, budgets, build_definitions
 from delta_maintenance_dagster.table_run import TableRun
@@ -32,6 +33,8 @@ from tests.support.markdown import markdown_rows
 from tests.support.tables.actions import add
 from tests.support.tables.overdue_tables import overdue_table
 
+FILES = FileSample.files
+"""Unlike in other tests: their tables have no data files."""
 JOB = "delta_maintenance"
 
 
@@ -302,6 +305,15 @@ def test_a_silent_table_holds_up_no_choice(lake: Lake, monkeypatch: pytest.Monke
     assert lake.has_run() == {"idle", "lively"}
 
 
+def test_nothing_runs_on_a_table_that_lost_files(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSample, "files", FILES)
+    lake.write(day(1000))
+    assert not lake.run().success
+    assert lake.has_run() == {"idle"}, "only it has all of its files"
+
+
 # Two steps
 
 
@@ -413,7 +425,9 @@ def test_the_booked_cost_of_a_killed_run_stays(lake: Lake, tmp_path: Path) -> No
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from delta_maintenance.policies.budget.account import BudgetAccount\n"
+        "from delta_maintenance.protocol.delta_log.file_sample import FileSample\n"
         "from tests.dagster.runs.test_budgets import definitions\n"
+        "FileSample.files = lambda _: []\n"
         "BudgetAccount.end = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         "job = definitions(Path(sys.argv[1])).resolve_job_def('delta_maintenance')\n"
         "job.execute_in_process()\n"
