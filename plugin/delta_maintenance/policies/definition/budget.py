@@ -6,12 +6,20 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from delta_maintenance.operations.core.policy_values import Bytes, Duration, PolicyModel, Share
 
 Unit = Literal["cpu_seconds", "seconds", "bytes_rewritten", "requests", "money"]
-_Time = Annotated[Duration, Field(gt=timedelta())]
+
+
+def _not_zero(value: timedelta) -> timedelta:
+    if not value:
+        raise ValueError("a limit is longer than 0 seconds; leave it out for no limit")
+    return value
+
+
+_Time = Annotated[Duration, AfterValidator(_not_zero)]
 
 
 class BudgetLimits(PolicyModel):
