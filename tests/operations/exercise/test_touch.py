@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tables.actions import add, metadata, protocol
+from tests.support.tables.actions import metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
 pytestmark = pytest.mark.process
@@ -51,7 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def table(tmp_path: Path) -> str:
     """A table whose only version is of 2023."""
     builder = TableBuilder(tmp_path / "idle")
-    builder.commit([protocol(), metadata(), add("a.parquet")])
+    builder.commit([protocol(), metadata()])
     return str(tmp_path / "idle")
 
 
