@@ -217,7 +217,8 @@ def test_only_a_dag_that_allows_it_offers_to_shorten_a_retention(
 
         page.route("**/dagRuns", trigger)
         # The page asks for the state of a run that Airflow does not have.
-        page.route("**/dagRuns/r**", lambda route: route.fulfill(json={"state": "queued"}))
+        state = {"state": "queued", "task_instances": []}
+        page.route("**/dagRuns/r**", lambda route: route.fulfill(json=state))
         ready(page, f"{server.address}{VACUUM}")
         assert page.input_value("#dag") == "delta_manual", "the other one is chosen on purpose"
         assert page.locator("#paused").is_visible()
