@@ -128,7 +128,7 @@ def test_it_is_maintained_by_rules_of_its_own_that_can_be_changed(tmp_path: Path
     address = str(tmp_path / "ledger")
     (plain,) = discover(policy_of(tmp_path, ledger=address, **document)).tables
     assert plain.rules.value("expire") is None, "the defaults are for other tables"
-    assert plain.rules.checkpoint.max_commits == 100 and plain.rules.approval == ()
+    assert plain.rules.checkpoint.max_commits == 100 and not plain.rules.approval
     assert plain.rules.other_writers == "conditional_put"
     given = {"checkpoint": {"max_commits": 7}, "vacuum": False, "approval": ["clean-log"]}
     changed = policy_of(tmp_path, ledger={"uri": address, "maintenance": given}, **document)
