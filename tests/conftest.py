@@ -31,10 +31,15 @@ def corpus() -> Path:
     return CORPUS
 
 
+_FILES = FileSample.files
+# The data files of most tables in tests do not exist.
+FileSample.files = lambda _: []  # type: ignore[method-assign]
+
+
 @pytest.fixture
-def logs_without_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets health ask the store for no file, for tests of logs whose data files do not exist."""
-    monkeypatch.setattr(FileSample, "files", lambda _: [])
+def asks_for_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets health ask the store for files, as it does outside of tests."""
+    monkeypatch.setattr(FileSample, "files", _FILES)
 
 
 def pytest_collection_finish() -> None:

@@ -30,11 +30,6 @@ os.environ.update(
 
 
 @pytest.fixture(autouse=True)
-def only_logs(logs_without_files: None) -> None:
-    """The tables of most tests have no data files."""
-
-
-@pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
     """Restores the root logger, which Airflow changes, for the tests of other folders."""
     with kept_root_logger():

@@ -11,8 +11,6 @@ import pytest
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:

@@ -6,8 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
+
+pytestmark = pytest.mark.usefixtures("asks_for_files")
 
 
 def fill(builder: TableBuilder) -> None:

@@ -46,11 +46,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def only_logs(logs_without_files: None) -> None:
-    """The tables of most tests have no data files."""
-
-
-@pytest.fixture(autouse=True)
 def root_logger() -> Iterator[None]:
     """Dagster adds handlers to loggers; the tests of other folders get theirs back."""
     with kept_root_logger():

@@ -247,6 +247,7 @@ def table(tmp_path: Path) -> TableBuilder:
     builder.commit([features("v2Checkpoint"), metadata()])
     for number in range(9):
         builder.commit([add(f"{number}.parquet")])
+        builder.store.put(f"{number}.parquet", b"x")
     return builder
 
 

@@ -22,8 +22,6 @@ from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.assessed_tables import NOW, run_result
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 COST = Cost(requests_read=7, requests_list=2, requests_delete=0, bytes_read=900, bytes_written=0)
 
 

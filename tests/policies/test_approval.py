@@ -24,8 +24,6 @@ from tests.support.tables.actions import add, remove
 from tests.support.tables.overdue_tables import fingerprint, overdue_table
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 def run(folder: Path, operation: str, **options: Any) -> RunResult:
     environment = RunEnvironment(submit=options.pop("submit", None))

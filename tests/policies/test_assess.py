@@ -23,8 +23,6 @@ from tests.support.tables.actions import add, commit_info, features, metadata, r
 from tests.support.tables.policy_tables import EVERYTHING, asked, assessed, only
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 DAY = timedelta(days=1)
 
 

@@ -26,8 +26,6 @@ from tests.support.operations.vacuum_cases import removed
 from tests.support.tables.actions import add, features, metadata, protocol
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 LAKE = "memory://lake"
 
 

@@ -19,8 +19,6 @@ from tests.support.tables.actions import add, commit_info, features, metadata, r
 from tests.support.tables.policy_tables import asked, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 V2 = {"delta.checkpointPolicy": "v2"}
 
 

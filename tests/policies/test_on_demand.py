@@ -25,8 +25,6 @@ from tests.support.tables.droppable_tables import built as built_in
 from tests.support.tables.policy_tables import asked
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 A_DAY, A_MINUTE = timedelta(days=1), timedelta(minutes=1)
 POSITIVE = {"name": "positive", "expression": "abs(id) > 0"}
 

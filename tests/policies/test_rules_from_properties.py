@@ -30,8 +30,6 @@ from tests.support.tables.actions import add, metadata, protocol, remove
 from tests.support.tables.policy_tables import asked, assessed, run_on, statuses
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 FROM: dict[str, Any] = {"from": "properties"}
 AUTO_COMPACT = "delta.autoOptimize.autoCompact"
 OPTIMIZE_WRITE = "delta.autoOptimize.optimizeWrite"

@@ -44,8 +44,6 @@ from tests.support.tables.policy_tables import (
 )
 from tests.support.tables.vacuum_tables import NOW, Folder, days_ago
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 # The order, and what is due afterwards
 
 

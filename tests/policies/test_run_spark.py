@@ -17,8 +17,6 @@ from tests.support.tables.actions import add, features, metadata
 from tests.support.tables.policy_tables import asked, neglected, run_on
 from tests.support.tables.vacuum_tables import NOW, Folder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 def test_operations_for_spark_are_submitted_with_their_options() -> None:
     submitted: list[tuple[PolicyTable, AssessedOperation]] = []

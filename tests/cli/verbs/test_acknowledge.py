@@ -11,8 +11,6 @@ import yaml
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:

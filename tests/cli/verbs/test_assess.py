@@ -14,8 +14,6 @@ from delta_maintenance.operations.core.documents import one_line_rows, printable
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 TEXTS = st.text(st.characters(categories=("L", "N", "Zs")), max_size=90)
 
 

@@ -12,8 +12,6 @@ from delta_maintenance.policies.definition import load_policy
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 def test_the_policy_finds_the_tables_on_this_machine(cli: Any, tmp_path: Path) -> None:
     table = TableBuilder(tmp_path / "lake/sales/orders")

@@ -37,6 +37,8 @@ def lake(s3_server: S3Server, s3_bucket: str, monkeypatch: pytest.MonkeyPatch) -
     ):
         table = TableBuilder(open_store(f"s3://{s3_bucket}/{folder}", s3_server.storage_options))
         table.commit([protocol(), metadata(), *files])
+        for number in range(13):
+            table.store.put(f"{number}.parquet", bytes(10))
         for engine in engines:
             table.commit([commit_info("WRITE", engineInfo=engine)])
     return f"s3://{s3_bucket}"

@@ -12,8 +12,6 @@ from tests.support.tables.actions import add, commit_info
 from tests.support.tables.overdue_tables import overdue_table
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 @pytest.fixture
 def policy(tmp_path: Path, table: str) -> Path:

@@ -25,7 +25,6 @@ from delta_maintenance.policies.budget.account import BudgetAccount
 from delta_maintenance.policies.budget.estimates import CostHistory
 from delta_maintenance.policies.definition import load_policy
 from delta_maintenance.policies.discovery import open_policy_table
-from delta_maintenance.protocol.delta_log.file_sample import FileSample
 from delta_maintenance.storage import open_store
 from delta_maintenance_dagster import DeltaTable, Execution, budgets, build_definitions
 from delta_maintenance_dagster.table_run import TableRun
@@ -33,8 +32,6 @@ from tests.support.markdown import markdown_rows
 from tests.support.tables.actions import add
 from tests.support.tables.overdue_tables import overdue_table
 
-FILES = FileSample.files
-"""Unlike in other tests: their tables have no data files."""
 JOB = "delta_maintenance"
 
 
@@ -305,10 +302,8 @@ def test_a_silent_table_holds_up_no_choice(lake: Lake, monkeypatch: pytest.Monke
     assert lake.has_run() == {"idle", "lively"}
 
 
-def test_nothing_runs_on_a_table_that_lost_files(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FileSample, "files", FILES)
+@pytest.mark.usefixtures("asks_for_files")
+def test_nothing_runs_on_a_table_that_lost_files(lake: Lake) -> None:
     lake.write(day(1000))
     assert not lake.run().success
     assert lake.has_run() == {"idle"}, "only it has all of its files"

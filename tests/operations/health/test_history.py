@@ -197,6 +197,7 @@ def test_every_measure_round_trips_and_is_small(corpus: Path) -> None:
     assert measured > 20
 
 
+@pytest.mark.usefixtures("asks_for_files")
 def test_measuring_writes_nothing_and_opens_no_data_file() -> None:
     table = Folder()
     table.log(add("a.parquet"))

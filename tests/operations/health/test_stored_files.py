@@ -43,6 +43,8 @@ from tests.support.tables.policy_tables import asked
 from tests.support.tables.table_builder import TableBuilder
 from tests.support.tables.vacuum_tables import NOW, Folder, named_memory
 
+pytestmark = pytest.mark.usefixtures("asks_for_files")
+
 VECTOR = deletion_vector()
 VECTOR_FILE = "ab/deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
 

@@ -22,8 +22,6 @@ from tests.support.logs.transactions import TRACKED, append, commit, transaction
 from tests.support.tables import actions as log
 from tests.support.tables.table_builder import TableBuilder
 
-pytestmark = pytest.mark.usefixtures("logs_without_files")
-
 
 class Killed(BaseException):
     """The process has ended."""
