@@ -237,6 +237,8 @@ def test_runs_woken_by_commits_count_and_manual_runs_do_not(
 KILLED = """
 import os, signal, sys
 from types import SimpleNamespace
+from delta_maintenance.protocol.delta_log.file_sample import FileSample
+FileSample.files = lambda _: []
 from delta_maintenance.policies import run
 from delta_maintenance_airflow.operators.policy import DeltaPolicyRunOperator
 
