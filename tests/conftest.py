@@ -33,7 +33,7 @@ def corpus() -> Path:
 
 _FILES = FileSample.files
 # The data files of most tables in tests do not exist.
-FileSample.files = lambda _: []  # type: ignore[method-assign]
+FileSample.files = lambda _: []  # type: ignore[method-assign]  # for all tests, also at import
 
 
 @pytest.fixture

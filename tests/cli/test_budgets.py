@@ -114,6 +114,20 @@ def test_what_waits_is_due_since_it_was_found_due_first(
     assert due_since() == {name: at for name, at in first.items() if name != "t2"}
 
 
+def test_a_dry_run_within_a_budget_writes_nothing(cli: Any, policy: Path, tmp_path: Path) -> None:
+    outcome = cli("run", policy, "--state", tmp_path / "state", "--dry-run")
+    assert outcome.status == 0 and not [*(tmp_path / "state").glob("**/*.*")]
+
+
+@pytest.mark.parametrize("words", [["assess", "--budget"], ["run", "--shadow"]])
+def test_a_table_that_cannot_be_read_is_reported_beside_the_choice(
+    cli: Any, policy: Path, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "t0/_delta_log" / f"{2:020}.json").unlink()
+    outcome = cli(words[0], policy, *words[1:])
+    assert outcome.status == 5 and "t0: " in outcome.err and "1 operation to run" in outcome.out
+
+
 def test_a_policy_without_a_budget_has_no_choice(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(f"version: 1\ntables: [{{uri: {tmp_path}/t}}]\n")

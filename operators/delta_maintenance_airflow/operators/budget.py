@@ -152,12 +152,16 @@ def _to_run(assessment: Assessment, row: Mapping[str, Any]) -> Assessment:
 
 def _lines(selection: Selection) -> Iterator[str]:
     """Yields what the log says: the order, the cut-off, and why operations wait."""
-    from delta_maintenance.policies.budget.selection import UNIT_NAMES, WHY
+    from delta_maintenance.policies.budget.selection import (
+        NO_DEADLINES,
+        UNIT_NAMES,
+        choice_text,
+        until_text,
+    )
 
     choice = selection.choice
     order = [
-        f"{number}. {item.work.table}: {item.work.operation}: {WHY[item.why]}"
-        + f", {item.parts} of {len(item.work.parts)} parts" * (item.parts < len(item.work.parts))
+        f"{number}. {item.work.table}: {item.work.operation}: {choice_text(item)}"
         for number, item in enumerate(choice.chosen, 1)
     ]
     waiting = [
@@ -165,8 +169,7 @@ def _lines(selection: Selection) -> Iterator[str]:
         f"{selection.allotments[work.table].deferred[work.operation]}"
         for work in (item.work for item in choice.deferred)
     ]
-    until = "to the next run" if selection.until is None else f"until {clock.text(selection.until)}"
-    for lines, what in ((order, "to run"), (waiting, f"deferred {until}")):
+    for lines, what in ((order, "to run"), (waiting, f"deferred {until_text(selection.until)}")):
         if lines:
             yield f"{count_text(len(lines), 'operation')} {what}"
         yield from lines[:_SHOWN]
@@ -176,4 +179,4 @@ def _lines(selection: Selection) -> Iterator[str]:
         share = choice.spent.get(unit, 0.0) / limit
         yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
     if not choice.keeps_deadlines:
-        yield "the budget does not suffice for every operation to run within `most_intervals`"
+        yield NO_DEADLINES

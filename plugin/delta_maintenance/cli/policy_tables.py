@@ -182,8 +182,9 @@ class PolicyTables:
     def _assess(self, table: PolicyTable) -> Assessment:
         from delta_maintenance.errors import failure_of
         from delta_maintenance.policies.assess import assess_table, failed_assessment
+        from delta_maintenance.policies.models import with_due_since
 
-        now = clock.now()
+        now, entry = clock.now(), None
         try:
             entry = self.entry_of(table.uri, table.name)
             with self.open(table) as opened:
@@ -196,8 +197,13 @@ class PolicyTables:
                 )
         except Exception as error:
             assessment = failed_assessment(table, failure_of(error, where=table.name), now=now)
-        stored = self.keep(assessment)
-        return assessment if stored is None else stored.assessment
+        previous = None
+        if entry is not None and not entry.is_of_another(assessment):
+            previous = entry.assessment
+        assessment = with_due_since(assessment, previous)
+        if self.session.writes:
+            self.keep(assessment)
+        return assessment
 
     def last_runs(self, table: PolicyTable) -> tuple[LastRun, ...]:
         """Returns the stored last runs on a table."""
@@ -208,19 +214,14 @@ class PolicyTables:
         """Returns the stored state of a table; None without one."""
         return self._state.entry_of(uri, name) if self._state is not None else None
 
-    def keep(
-        self, assessment: Assessment, result: RunResult | None = None
-    ) -> AssessmentEntry | None:
-        """Stores the last runs for the next call, and returns what is stored. A failure does not
-        undo completed work.
-        """
+    def keep(self, assessment: Assessment, result: RunResult | None = None) -> None:
+        """Stores the last runs for the next call. A failure does not undo completed work."""
         if self._state is None:
-            return None
+            return
         try:
-            return self._state.save(assessment, result)
+            self._state.save(assessment, result)
         except DeltaMaintenanceError as error:
             warn([f"{assessment.name}: the outcome cannot be stored: {error}"])
-            return None
 
     def acknowledgements(
         self, failures: Iterable[tuple[Assessment | None, RunResult | None]]

@@ -51,10 +51,8 @@ class RunBudget:
             rule=policy.budget, run_id=clock.new_id(), store=session.state
         )
         self.selection: Selection = select_work(
-            [
-                (assessment, table)
-                for assessment, table in zip(self.assessments, tables.tables, strict=False)
-            ],
+            # What could not be listed comes after the tables.
+            list(zip(self.assessments, tables.tables, strict=False)),
             self._account,
             self.history,
             ranked=problem is None,
@@ -87,16 +85,13 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
     if as_json:
         print_json(budget.selection.to_json())
         return
-    from delta_maintenance.policies.budget.selection import WHY
+    from delta_maintenance.policies.budget.selection import choice_text
 
     selection = budget.selection
     rows: list[Sequence[str]] = []
     for number, item in enumerate(selection.choice.chosen, 1):
-        some = f", {item.parts} of {len(item.work.parts)} parts" * (
-            item.parts < len(item.work.parts)
-        )
         cells = _cells(item.work, item.parts, selection)
-        rows.append((f"{number}", *cells, f"{WHY[item.why]}{some}"))
+        rows.append((f"{number}", *cells, choice_text(item)))
     for waiting in selection.choice.deferred:
         why = f"{waiting.better} better, {waiting.left:.0%} left"
         cells = _cells(waiting.work, len(waiting.work.parts), selection)
@@ -137,15 +132,14 @@ def _cells(work: DueWork, parts: int, selection: Selection) -> tuple[str, ...]:
 
 
 def _sums(selection: Selection) -> Iterator[str]:
-    from delta_maintenance.policies.budget.selection import UNIT_NAMES
+    from delta_maintenance.policies.budget.selection import NO_DEADLINES, UNIT_NAMES, until_text
 
     choice = selection.choice
     chosen, deferred = len(choice.chosen), len(choice.deferred)
-    until = "the next run" if selection.until is None else clock.text(selection.until)
-    waiting = f", {count_text(deferred, 'operation')} deferred until {until}" if deferred else ""
-    yield f"{count_text(chosen, 'operation')} to run{waiting}"
+    waiting = f", {count_text(deferred, 'operation')} deferred {until_text(selection.until)}"
+    yield f"{count_text(chosen, 'operation')} to run{waiting if deferred else ''}"
     for unit, limit in selection.limits.items():
         taken = _amount(unit, choice.spent.get(unit, 0.0))
         yield f"{UNIT_NAMES[unit]}: {taken} expected, of {_amount(unit, limit)} that are left"
     if not choice.keeps_deadlines:
-        yield "the budget does not suffice for every operation to run within `most_intervals`"
+        yield NO_DEADLINES

@@ -14,7 +14,7 @@ import pyarrow as pa
 from delta_maintenance import __version__
 from delta_maintenance.operations.core.documents import printable
 from delta_maintenance.operations.core.freed import freed_bytes
-from delta_maintenance.policies.measuring import Expected
+from delta_maintenance.policies.measuring import ExpectedCost
 from delta_maintenance.policies.models import Assessment, OperationOutcome, RunResult
 from delta_maintenance.redaction import redact
 
@@ -255,7 +255,7 @@ def _row(result: RunResult, outcome: OperationOutcome, origin: Origin) -> dict[s
     return row | (outcome.cost.to_json() if outcome.cost is not None else {})
 
 
-def _expected(expected: Expected | None) -> dict[str, Any]:
+def _expected(expected: ExpectedCost | None) -> dict[str, Any]:
     if expected is None:
         return {}
     return {

@@ -69,7 +69,7 @@ class Cost(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected(Record):
+class ExpectedCost(Record):
     """What an operation is expected to take."""
 
     bytes_to_read: int

@@ -16,7 +16,7 @@ from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.operations.holds.models import HeldBack
-from delta_maintenance.policies.measuring import Cost, Expected, TableState
+from delta_maintenance.policies.measuring import Cost, ExpectedCost, TableState
 
 __all__ = ["AssessedOperation", "LastRun"]
 
@@ -132,7 +132,7 @@ class OperationOutcome(Record):
     """What became of the deleted files; None if none were deleted."""
     approved_by: str | None = None
     """The person who approved what was done, or else the run that did; None if nobody had to."""
-    expected: Expected | None = None
+    expected: ExpectedCost | None = None
     """What it was expected to take; None if nobody estimated it."""
 
     @property

@@ -142,7 +142,9 @@ def test_a_day_begins_at_midnight_and_old_files_are_deleted() -> None:
     later = account(store)
     later.now = lambda: NOW + timedelta(days=4)
     assert later.left()["cpu_seconds"] == LIMIT
-    assert [*store.list_from("budget")] == []
+    assert len([*store.list_from("budget")]) == 2, "nothing is deleted by looking"
+    assert begin(later, 1)
+    assert len([*store.list_from("budget")]) == 1
 
 
 def test_files_of_others_in_the_folder_are_left_alone() -> None:

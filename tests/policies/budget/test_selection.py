@@ -114,6 +114,14 @@ def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
     assert booked < 0.7 * expected, "half of the work, and what each run costs"
 
 
+def test_what_somebody_approves_is_not_divided() -> None:
+    assessment, policy_table = table_of("t", optimize={"min_files_saved": 2})
+    parts = tuple(WorkPart(bytes=1000, saves_files=2) for _ in range(4))
+    optimize = replace(assessment.due[0], parts=parts, bytes_to_read=4000, needs_approval=True)
+    expected = CostHistory().expected("t", optimize)
+    assert len(due_work(assessment, optimize, policy_table, expected).parts) == 1
+
+
 def test_an_operation_that_the_choice_does_not_know_runs() -> None:
     pair = table_of("t")
     unknown = Allotment(deferred={"cluster": "it waits"})

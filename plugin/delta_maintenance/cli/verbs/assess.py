@@ -68,14 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidRequestError("--json has all assessments", remedy="omit --group-by")
     tables = PolicyTables(arguments)
     warn(tables.found.warnings())
-    if arguments.budget:
-        print_choice(RunBudget(tables), as_json=arguments.json)
-        return 0
-    assessments = tables.assessments()
+    budget = RunBudget(tables) if arguments.budget else None
+    assessments = tables.assessments() if budget is None else budget.assessments
     failed = [assessment for assessment in assessments if assessment.status == "failed"]
     acknowledged = tables.acknowledgements([(assessment, None) for assessment in failed])
     chosen = _chosen(assessments, arguments)
-    if arguments.json:
+    if budget is not None:
+        print_choice(budget, as_json=arguments.json)
+    elif arguments.json:
         print_json([assessment.to_json() for assessment in chosen])
     elif arguments.group_by is not None:
         print_table(*_groups(chosen, acknowledged, by=arguments.group_by))
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_lines(
             ("table", "status", "due"), [_line(assessment, acknowledged) for assessment in chosen]
         )
-    if not arguments.json:
+    if not arguments.json and budget is None:
         hint = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
         print(f"{_sums(assessments, acknowledged)}{hint}")
         say_by_cause((each.name, each.uri, note) for each in chosen for note in each.notes)

@@ -98,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.shadow:
             print_choice(budget, as_json=arguments.json)
             tables.record_choice(budget.selected, chosen=True)
-            return 0
+            failed = [a for a in budget.assessments if a.status == "failed"]
+            return report_failures(
+                ((a.name, a.uri, a.problem, a.exit_status) for a in failed),
+                tables.acknowledgements([(a, None) for a in failed]),
+            )
     approvals = Approvals(operations=arguments.approve, by=user_name())
     run_table = partial(run_policy, approvals=approvals, plan_only=arguments.dry_run)
     status = run_on_tables(tables, arguments, lambda _: run_table, budget)

@@ -150,7 +150,9 @@ class BudgetAccount:
         for file in store.list_from(BUDGET_FOLDER):
             entry = _Entry.parse(file.path.rpartition("/")[2])
             if entry is not None and entry.day < oldest:
-                store.delete(file.path)
+                # Not by who only looks, such as a dry run.
+                if self._own:
+                    store.delete(file.path)
             elif entry is not None and entry.state == "ended":
                 ended.append(entry)
             elif entry is not None:

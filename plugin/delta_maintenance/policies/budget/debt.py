@@ -17,7 +17,7 @@ from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.budget.choice import DueWork, Part, Stage
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
-from delta_maintenance.policies.measuring import Expected
+from delta_maintenance.policies.measuring import ExpectedCost
 from delta_maintenance.policies.models import Assessment
 
 _BYTES_A_REQUEST = 8 << 20
@@ -63,13 +63,15 @@ def gain_of(due: AssessedOperation, health: TableHealth, *, readers: int) -> Gai
 
 
 def due_work(
-    assessment: Assessment, due: AssessedOperation, table: PolicyTable, expected: Expected
+    assessment: Assessment, due: AssessedOperation, table: PolicyTable, expected: ExpectedCost
 ) -> DueWork:
     """Returns a due operation as a budget sees it."""
     health = assessment.health
     assert health is not None, "only a table that was read has due operations"
     gain = gain_of(due, health, readers=len(table.rules.readers)).in_requests
-    parts = due.parts or (WorkPart(bytes=due.bytes_to_read, saves_files=due.saves_files),)
+    # Somebody approves the whole.
+    divided = () if due.needs_approval else due.parts
+    parts = divided or (WorkPart(bytes=due.bytes_to_read, saves_files=due.saves_files),)
     read = sum(part.bytes for part in parts)
     saved = sum(part.saves_files for part in parts)
     return DueWork(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.policies.definition.budget import Unit
 from delta_maintenance.policies.definition.ledger import Prices
-from delta_maintenance.policies.measuring import Cost, Expected
+from delta_maintenance.policies.measuring import Cost, ExpectedCost
 
 REWRITING = frozenset({"optimize", "purge", "cluster", "expire"})
 """Operations that write data files anew."""
@@ -93,7 +93,7 @@ class CostHistory:
             prices=prices,
         )
 
-    def expected(self, table: str, due: AssessedOperation) -> Expected:
+    def expected(self, table: str, due: AssessedOperation) -> ExpectedCost:
         """Returns what an operation on the table with an identity is expected to take."""
         estimate = _first_estimate(
             [due.operation], 0, float(due.bytes_to_read), float(due.requests), self.prices
@@ -104,7 +104,7 @@ class CostHistory:
         )
         factors = known.factors if known is not None else {}
         least, most = _UNKNOWN if known is None else (known.least, known.most)
-        return Expected(
+        return ExpectedCost(
             bytes_to_read=due.bytes_to_read,
             requests=due.requests,
             costs={unit: float(estimate[unit]) * factors.get(unit, 1.0) for unit in UNITS},

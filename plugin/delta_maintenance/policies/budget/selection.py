@@ -13,12 +13,18 @@ from delta_maintenance.operations.core.facts import count_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.budget.account import BudgetAccount
-from delta_maintenance.policies.budget.choice import Budget, BudgetChoice, DeferredWork, choose
+from delta_maintenance.policies.budget.choice import (
+    Budget,
+    BudgetChoice,
+    ChosenWork,
+    DeferredWork,
+    choose,
+)
 from delta_maintenance.policies.budget.debt import due_work
 from delta_maintenance.policies.budget.estimates import CostHistory, taken_by
 from delta_maintenance.policies.definition.budget import Unit
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.measuring import Expected
+from delta_maintenance.policies.measuring import ExpectedCost
 from delta_maintenance.policies.models import Assessment, OperationOutcome, next_due_at, status_of
 
 _DAY = timedelta(days=1)
@@ -29,13 +35,14 @@ UNIT_NAMES: Mapping[Unit, str] = {
     "requests": "requests",
     "money": "money",
 }
-WHY = {
+_WHY = {
     "repair": "repair",
     "deadline": "waited longest",
     "log": "cheap upkeep of the log",
     "gain": "gain for its cost",
 }
-"""Why an operation is chosen, for people."""
+NO_DEADLINES = "the budget does not suffice for every operation to run within `most_intervals`"
+"""What `BudgetChoice.keeps_deadlines` denies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +55,7 @@ class Allotment(Record):
     """By operation: why it waits."""
     until: Instant | None = None
     """When the operations that wait may run at the earliest; None for the next run."""
-    expected: dict[str, Expected] = field(default_factory=dict)
+    expected: dict[str, ExpectedCost] = field(default_factory=dict)
     """By operation: what those that do not wait are expected to take."""
 
     def defer(self, assessment: Assessment) -> Assessment:
@@ -173,6 +180,12 @@ def work_name(table: PolicyTable, due: AssessedOperation) -> str:
     return f"{identity_of(table.uri)} {due.operation}"
 
 
+def choice_text(item: ChosenWork) -> str:
+    """Returns why an operation is chosen, and how many of its parts."""
+    number = len(item.work.parts)
+    return f"{_WHY[item.why]}{f', {item.parts} of {number} parts' * (item.parts < number)}"
+
+
 def deferral_text(item: DeferredWork) -> str:
     """Returns why an operation waits, in one clause."""
     if item.better:
@@ -215,18 +228,19 @@ class TableBudget:
         taken = taken_by(outcome.cost, outcome.seconds, outcome.operation, self.history.prices)
         self.account.end(booked, taken)
 
-    def expected(self, due: AssessedOperation) -> Expected:
+    def expected(self, due: AssessedOperation) -> ExpectedCost:
         """Returns what an operation is expected to take."""
         known = self.allotment.expected.get(due.operation)
         return known or self.history.expected(identity_of(self.table.uri), due)
 
 
 def _defer(due: AssessedOperation, why: str, until: datetime | None) -> AssessedOperation:
-    reason = f"{due.reason}, but deferred {_when(until)}: {why}"
+    reason = f"{due.reason}, but deferred {until_text(until)}: {why}"
     return replace(due, status="deferred", reason=reason, due_at=until)
 
 
-def _when(until: datetime | None) -> str:
+def until_text(until: datetime | None) -> str:
+    """Returns until when operations are deferred."""
     return "to the next run" if until is None else f"until {clock.text(until)}"
 
 
