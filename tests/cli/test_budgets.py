@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.policies import lanes
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
 
@@ -112,6 +113,22 @@ def test_what_waits_is_due_since_it_was_found_due_first(
     assert due_since() == first
     cli("run", policy, "--state", tmp_path / "state")
     assert due_since() == {name: at for name, at in first.items() if name != "t2"}
+
+
+def test_tables_are_changed_one_at_a_time(
+    cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside each other, operations that take more than expected would exceed the budget."""
+    made: list[lanes.Turns] = []
+
+    class Recorded(lanes.Turns):
+        def __init__(self, *, at_once: int = 4) -> None:
+            super().__init__(at_once=at_once)
+            assert at_once == 1
+            made.append(self)
+
+    monkeypatch.setattr(lanes, "Turns", Recorded)
+    assert cli("run", policy).status == 0 and len(made) == 1
 
 
 def test_a_dry_run_within_a_budget_writes_nothing(cli: Any, policy: Path, tmp_path: Path) -> None:
