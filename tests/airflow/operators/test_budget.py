@@ -320,5 +320,5 @@ def test_rows_stay_small_and_the_log_short(
     assert len(chosen) == tables and all(row["due"] == ["checkpoint"] for row in chosen)
     assert all(row["allotment"]["deferred"] for row in chosen)
     assert max(len(json.dumps(row)) for row in chosen) <= longest
-    lines = [each.message for each in caplog.records if each.name == budget_module.__name__]
+    lines = [each.getMessage() for each in caplog.records if each.name == budget_module.__name__]
     assert len(lines) < 50 and lines.count(f"and {tables - 20} more") == 2
