@@ -80,7 +80,8 @@ def test_an_assessment_shows_the_order_and_the_cut_off(
     outcome = cli("assess", policy, "--state", tmp_path / "state", "--budget")
     lines = outcome.out.splitlines()
     assert [line.split()[1] for line in lines[1:4]] == ["t2", "t1", "t0"]
-    assert lines[-2].startswith("1 operation to run, 2 operations deferred until ")
+    assert lines[-2].startswith("spared a day: 16 files of the log (")
+    assert lines[-3].startswith("1 operation to run, 2 operations deferred until ")
     assert lines[-1].startswith("processor time: ")
     choice = json.loads(cli("assess", policy, "--budget", "--json").out)["choice"]
     assert [item["work"]["table"] for item in choice["chosen"]] == ["t2"]

@@ -156,6 +156,7 @@ def _lines(selection: Selection) -> Iterator[str]:
         NO_DEADLINES,
         UNIT_NAMES,
         choice_text,
+        spared_text,
         until_text,
     )
 
@@ -175,6 +176,8 @@ def _lines(selection: Selection) -> Iterator[str]:
         yield from lines[:_SHOWN]
         if len(lines) > _SHOWN:
             yield f"and {len(lines) - _SHOWN:,} more"
+    if choice.chosen:
+        yield spared_text(choice.spared)
     for unit, limit in selection.limits.items():
         share = choice.spent.get(unit, 0.0) / limit
         yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"

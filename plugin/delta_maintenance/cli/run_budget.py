@@ -85,7 +85,7 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
     if as_json:
         print_json(budget.selection.to_json())
         return
-    from delta_maintenance.policies.budget.selection import choice_text
+    from delta_maintenance.policies.budget.selection import UNIT_NAMES, choice_text
 
     selection = budget.selection
     rows: list[Sequence[str]] = []
@@ -93,12 +93,13 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
         cells = _cells(item.work, item.parts, selection)
         rows.append((f"{number}", *cells, choice_text(item)))
     for waiting in selection.choice.deferred:
-        why = f"{waiting.better} better, {waiting.left:.0%} left"
+        unit = "" if waiting.unit is None else f"{UNIT_NAMES[waiting.unit]}: "
+        why = f"{waiting.better} better, {unit}{waiting.left:.0%} left"
         cells = _cells(waiting.work, len(waiting.work.parts), selection)
-        rows.append(("-", *cells, why if selection.limits else "the budget is spent"))
+        rows.append(("-", *cells, why if selection.limits else "spent or reserved"))
     print_lines(("", "table", "operation", "spares", "takes", "share", "why"), rows)
     print(
-        "spares: requests of readers a day; takes: processor time; share: of what is left; "
+        "spares: requests of readers a day; takes: processor time; share: of what is left;\n"
         "better: operations with more gain for their cost"
     )
     for line in _sums(selection):
@@ -113,6 +114,10 @@ def _amount(unit: Unit, amount: float) -> str:
     return f"{amount:.2f} s" if amount < 60 else duration_text(timedelta(seconds=round(amount)))
 
 
+def _short(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 10 else f"{seconds:.2g}"
+
+
 def _cells(work: DueWork, parts: int, selection: Selection) -> tuple[str, ...]:
     gain = sum(part.gain for part in work.parts[:parts])
     costs = {
@@ -120,7 +125,7 @@ def _cells(work: DueWork, parts: int, selection: Selection) -> tuple[str, ...]:
         for unit in ("cpu_seconds", *selection.limits)
     }
     share = max((costs[unit] / limit for unit, limit in selection.limits.items()), default=None)
-    least, most = (f"{costs['cpu_seconds'] * factor:.3g}" for factor in work.band)
+    least, most = (_short(costs["cpu_seconds"] * factor) for factor in work.band)
     taken = f"{least} s" if least == most else f"{least}-{most} s"
     return (
         work.table,
@@ -132,12 +137,19 @@ def _cells(work: DueWork, parts: int, selection: Selection) -> tuple[str, ...]:
 
 
 def _sums(selection: Selection) -> Iterator[str]:
-    from delta_maintenance.policies.budget.selection import NO_DEADLINES, UNIT_NAMES, until_text
+    from delta_maintenance.policies.budget.selection import (
+        NO_DEADLINES,
+        UNIT_NAMES,
+        spared_text,
+        until_text,
+    )
 
     choice = selection.choice
     chosen, deferred = len(choice.chosen), len(choice.deferred)
     waiting = f", {count_text(deferred, 'operation')} deferred {until_text(selection.until)}"
     yield f"{count_text(chosen, 'operation')} to run{waiting if deferred else ''}"
+    if chosen:
+        yield spared_text(choice.spared)
     for unit, limit in selection.limits.items():
         taken = _amount(unit, choice.spent.get(unit, 0.0))
         yield f"{UNIT_NAMES[unit]}: {taken} expected, of {_amount(unit, limit)} that are left"

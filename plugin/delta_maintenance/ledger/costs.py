@@ -22,7 +22,7 @@ _READ = tuple(
     dict.fromkeys(
         (
             *("table_uri", "operation", "outcome", "started_at", "seconds", "bytes_written"),
-            *("expected_bytes", "expected_requests"),
+            *("expected_bytes", "expected_copied", "expected_requests"),
             *REQUESTS,
             *PRICED,
         )
@@ -75,6 +75,7 @@ def _runs_of(rows: pa.Table, prices: Prices) -> pa.Table:
         "operation": rows["operation"],
         "started_at": rows["started_at"],
         "expected_bytes": rows["expected_bytes"],
+        "expected_copied": rows["expected_copied"],
         "expected_requests": rows["expected_requests"],
         "cpu_seconds": pc.add(
             pc.fill_null(rows["cpu_seconds"], 0.0), pc.fill_null(rows["spark_task_seconds"], 0.0)

@@ -119,6 +119,7 @@ COLUMNS = (
     LedgerColumn("expected_requests", "long", "Its requests, as assessed."),
     LedgerColumn("expected_seconds", "double", "The duration that was expected of it."),
     LedgerColumn("expected_cpu_seconds", "double", "The CPU time, with that of Spark's tasks."),
+    LedgerColumn("expected_copied", "long", "Of the bytes, those to copy without decoding them."),
 )
 """In the order of the table. Names are never reused; new columns come last."""
 SCHEMA_STRING = json.dumps(
@@ -263,6 +264,7 @@ def _expected(expected: ExpectedCost | None) -> dict[str, Any]:
         "expected_requests": expected.requests,
         "expected_seconds": expected.costs["seconds"],
         "expected_cpu_seconds": expected.costs["cpu_seconds"],
+        "expected_copied": expected.bytes_to_copy,
     }
 
 

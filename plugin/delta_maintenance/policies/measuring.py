@@ -73,6 +73,7 @@ class ExpectedCost(Record):
     """What an operation is expected to take."""
 
     bytes_to_read: int
+    bytes_to_copy: int = 0
     requests: int
     """What the assessment stated."""
     costs: dict[Unit, float]

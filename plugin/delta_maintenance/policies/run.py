@@ -269,12 +269,13 @@ class _Run:
     def _compared(self, outcome: OperationOutcome, due: AssessedOperation) -> OperationOutcome:
         """Returns the outcome with what was expected of it, and books what it took."""
         budget = self.context.environment.budget
+        place = identity_of(self.context.policy_table.uri)
+        expected = CostHistory().expected(place, due) if budget is None else budget.expected(due)
+        outcome = replace(outcome, expected=expected)
         if budget is not None and self.booked is not None:
             budget.end(self.booked, outcome)
             self.booked = None
-        place = identity_of(self.context.policy_table.uri)
-        expected = CostHistory().expected(place, due) if budget is None else budget.expected(due)
-        return replace(outcome, expected=expected)
+        return outcome
 
     def _result(self, started: datetime, before: Assessment, after: Assessment | None) -> RunResult:
         status = self._status(before)

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from delta_maintenance import clock
+from delta_maintenance.clock import epoch_millis
 from delta_maintenance.errors import StorageError
 from delta_maintenance.ledger import LedgerTable
 from delta_maintenance.policies import AssessmentEntry, AssessmentStore
@@ -58,7 +59,7 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
             if before:
                 table.checkpoint(0)
             for file in range(count):
-                table.commit([add(f"{file}.parquet")])
+                table.commit([add(f"{file}.parquet")], at_ms=epoch_millis(clock.now()))
             tables.append({"name": f"t{number}", "uri": str(tmp_path / f"t{number}")})
         path = tmp_path / "policy.yaml"
         document = {
@@ -121,7 +122,7 @@ def test_the_best_work_runs_first_and_the_rest_waits_with_its_reason(
     assert select(path, task_context, due) == rows, "another try makes the same choice"
     waits = entry(tmp_path, "t3").assessment
     assert waits.status == "deferred" and entry(tmp_path, "t2").assessment.status == "due"
-    why = "after 1 operation with more gain for their cost, it needs 50% of the budget"
+    why = "after 1 operation with more gain for their cost, it needs 50% of the requests"
     assert why in waits.operations[0].reason and "deferred to the next run" in caplog.text
     assert outcomes(tmp_path) == [("t3", "deferred")]
     lines = [
@@ -201,7 +202,7 @@ def test_two_runs_at_once_spend_the_budget_of_a_day_once(
     assert run(path, task_context, first)["t1"]["status"] == "deferred"
     (operation,) = entry(tmp_path, "t1").assessment.operations
     assert operation.due_at is not None and operation.due_at.date() > clock.now().date()
-    assert operation.reason.endswith("the budget is spent")
+    assert operation.reason.endswith("the budget is spent or reserved")
     # Later on this day, nothing is left to choose from.
     assert select(path, task_context) == []
     assert (
@@ -304,7 +305,7 @@ def test_rows_stay_small_and_the_log_short(
 ) -> None:
     """Every table has one operation that fits and one that waits."""
     caplog.set_level(logging.INFO)
-    tables, longest = 60, 600
+    tables, longest = 60, 640
     path = policy(run={"requests": tables * 11}, most_intervals=100)
     store, rows = AssessmentStore(str(tmp_path / "state")), []
     for number in range(tables):

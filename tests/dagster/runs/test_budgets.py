@@ -47,8 +47,8 @@ class Lake:
     policy: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        overdue_table(self.path / "idle")
-        table = overdue_table(self.path / "lively")
+        overdue_table(self.path / "idle", days=20)
+        table = overdue_table(self.path / "lively", days=20)
         for number in range(20):
             table.log(add(f"late-{number}.parquet"), days=0)
 
@@ -404,8 +404,8 @@ def test_what_another_run_has_begun_is_booked(lake: Lake, monkeypatch: pytest.Mo
 def test_what_another_run_is_doing_is_counted_and_does_not_compete(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # If it were counted and competed as well, nothing would be left for the other table.
-    lake.write(day(2 * lake.cost("lively") + lake.cost("idle") - 1))
+    # Three times what is expected is reserved. If it competed as well, nothing would be left.
+    lake.write(day(4 * lake.cost("lively") + lake.cost("idle") - 1))
     assert lake.run(f"{JOB}_health", per_step=1).success
     with lake.working_on("lively", monkeypatch):
         assert lake.run(only="idle", per_step=1).success

@@ -17,14 +17,14 @@ STATS = '{"numRecords":1}'
 FEATURE = "vacuumProtocolCheck"
 
 
-def overdue_table(path: Path) -> Folder:
-    """Sixteen commits, most of them forty days old, a checkpoint at version 4, one dead file."""
+def overdue_table(path: Path, *, days: float = 40) -> Folder:
+    """Sixteen commits, most of them so many days old, a checkpoint at version 4, one dead file."""
     table = Folder(path, now=datetime.now(UTC), first=[features(FEATURE), metadata()])
     for number in range(14):
         data = parquet(pa.table({"id": [number]}))
-        table.log(add(f"{number}.parquet", stats=STATS, size=len(data)))
+        table.log(add(f"{number}.parquet", stats=STATS, size=len(data)), days=days)
         table.file(f"{number}.parquet", data=data)
-    table.log(remove("0.parquet"))
+    table.log(remove("0.parquet"), days=days)
     table.checkpoint(4)
     return table
 

@@ -128,6 +128,8 @@ class AssessedOperation(Record):
     commits_to_replay_after: int | None = None
     bytes_to_read: int = 0
     """The approximate cost, as far as the log shows it."""
+    bytes_to_copy: int = 0
+    """Of these bytes, those that are copied without being decoded."""
     requests: int = 0
     """The approximate number of requests to the store."""
     reclaims_files: int = 0

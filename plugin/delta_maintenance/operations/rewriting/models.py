@@ -135,6 +135,8 @@ class RewritePlan(Plan):
     """The estimated number of new files."""
     bytes: int = 0
     """Bytes to read."""
+    bytes_to_copy: int = 0
+    """Of these, an estimate of the bytes whose row groups are copied without being decoded."""
     bytes_after: int = 0
     """The estimated bytes to write. The old files are stored as well until a vacuum."""
     deleted_rows: int = 0

@@ -154,6 +154,7 @@ def plan_fields(surveyed: Survey) -> dict[str, Any]:
         "files": len(rows),
         "files_after": int(new_files.sum()),
         "bytes": int(files.size[rows].sum()),
+        "bytes_to_copy": _bytes_to_copy(files.size[rows], contract),
         "bytes_after": bytes_after,
         "deleted_rows": int(files.deleted[rows].sum()),
         "bins": count,
@@ -311,6 +312,14 @@ def _new_files(
     sizes = np.bincount(choice.bins, after, count)
     alive = np.bincount(choice.bins, ~empty, count) > 0
     return np.where(alive, np.maximum(1, np.floor(sizes / target)), 0).astype(np.int64)
+
+
+def _bytes_to_copy(sizes: np.ndarray[Any, Any], contract: Contract) -> int:
+    """Returns the bytes of the files that are large enough to have row groups that are copied."""
+    least = contract.spec.copied_group_bytes
+    if least is None or contract.spec.clustering is not None:
+        return 0
+    return int(sizes[sizes >= least].sum())
 
 
 def _commits(size: int) -> int:

@@ -90,6 +90,7 @@ def due_rewrite(
         engine=plan.engine,
         options=plan.options,
         bytes_to_read=plan.bytes,
+        bytes_to_copy=plan.bytes_to_copy,
         requests=2 * plan.files + 3 * plan.files_after,
         saves_files=max(0, plan.files - plan.files_after),
         parts=parts_of(plan),

@@ -91,6 +91,8 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
     share = context.rules.limits.max_deleted_share
     large = share is None or share > _OWN_SHARE
     options = context.options(VacuumOptions, rule, mode=mode, allow_large_delete=large)
+    # Removals are searched for in the commits, also in those before the checkpoint.
+    commits = next((each for each in health.log_files if each.kind == "commits"), None)
     return AssessedOperation(
         operation="vacuum",
         status="due",
@@ -98,10 +100,10 @@ def due(context: EvaluationContext) -> AssessedOperation | None:
         engine=vacuum.engine_for(context.snapshot, options),
         options=options,
         by_calendar=not health.reclaimable_files,
-        bytes_to_read=health.bytes_to_open,
+        bytes_to_read=health.checkpoint_bytes + (commits.bytes if commits else 0),
         requests=requests_to_list(health.num_files + health.tombstones)
         + 1
-        + health.files_to_open
+        + (commits.files if commits else 0)
         + requests_to_list(health.reclaimable_files),
         reclaims_files=health.reclaimable_files,
         reclaims_bytes=health.reclaimable_bytes,

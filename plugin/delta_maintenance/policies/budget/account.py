@@ -112,7 +112,9 @@ class BudgetAccount:
         return None
 
     def end(self, id: str, taken: Costs) -> None:
-        """Books what an operation took in place of what was expected, as far as it is known."""
+        """Books what an operation took in place of what was booked when it began; units that are
+        left out stay as they are.
+        """
         begun = self._own[id]
         costs = tuple(map(taken.get, UNITS, begun.costs))
         ended = _Entry(

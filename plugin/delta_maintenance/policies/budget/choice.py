@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
@@ -30,6 +30,22 @@ CHEAP_SHARE = 0.01
 """The share of the budget up to which upkeep of the log goes before rewriting of files."""
 _PLANNED_SHARE = 0.75
 """The share of later budgets that is planned for deadlines. Work grows while it waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain(Record):
+    """What readers and the store are spared in a day once an operation is done."""
+
+    data_files: float = 0.0
+    """Data files that readers no longer open."""
+    log_files: float = 0.0
+    """Files of the log that readers no longer open."""
+    log_bytes: float = 0.0
+    """The bytes of these files."""
+    seconds_to_open: float = 0.0
+    """The time that readers no longer need for these files."""
+    stored_bytes: float = 0.0
+    """Bytes that are no longer stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +72,10 @@ class DueWork(Record):
     owner: str | None = None
     band: tuple[float, float] = (1.0, 1.0)
     """Between which factors of its expected costs it is likely to take."""
+    spares: Gain = Gain()
+    """The gain of all parts, in its units."""
+    risk: str | None = None
+    """What may happen while a repair waits, as a clause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +110,11 @@ class DeferredWork(Record):
     better: int
     """The number of chosen operations whose first parts have a greater gain for their cost."""
     needs: float
-    """The share of the limits that the first parts take that are worth most together."""
+    """The share of a limit that the first parts take that are worth most together."""
     left: float
-    """The share of the limits that was left for it."""
+    """The share of this limit that was left for it."""
+    unit: Unit | None = None
+    """The unit of the limit; None if nothing was left at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +128,8 @@ class BudgetChoice(Record):
     """The expected cost of what is chosen."""
     keeps_deadlines: bool
     """Whether the budget suffices for all deadlines of the operations that are due now."""
+    spared: Gain = Gain()
+    """The gain of what is chosen."""
 
 
 def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> BudgetChoice:
@@ -157,6 +181,7 @@ class _Choosing:
             deferred=self._deferred_work(),
             spent=self._spent,
             keeps_deadlines=keeps_deadlines,
+            spared=self._spared(),
         )
 
     def _runs_of(self, parts: Sequence[Part]) -> list[_Run]:
@@ -257,9 +282,29 @@ class _Choosing:
         if owner is not None and owner in self._owner_spent:
             yield self._owner_spent[owner], self._budget.owner_shares[owner]
 
-    def _left_for(self, at: int) -> float:
-        """Returns the share of the limits that is left for the table of an operation."""
-        return min(share - self._share_of(spent) for spent, share in self._accounts(at))
+    def _obstacle(self, at: int) -> tuple[float, float, Unit]:
+        """Returns the share of a limit that an operation needs, the share that is left for its
+        table, and the unit: the one of which most is missing.
+        """
+        cost = self._runs[at][0].cost
+        return max(
+            (
+                (cost.get(unit, 0.0) / limit, max(0.0, share - spent[unit] / limit), unit)
+                for spent, share in self._accounts(at)
+                for unit, limit in self._budget.limits.items()
+            ),
+            key=lambda obstacle: obstacle[0] - obstacle[1],
+        )
+
+    def _spared(self) -> Gain:
+        total = dict.fromkeys((each.name for each in fields(Gain)), 0.0)
+        for at in self._why:
+            item, taken = self._work[at], self._parts_taken(at)
+            whole = sum(part.gain for part in item.parts)
+            share = sum(part.gain for part in item.parts[:taken]) / whole if whole else 1.0
+            for name in total:
+                total[name] += share * getattr(item.spares, name)
+        return Gain(**total)
 
     def _parts_taken(self, at: int) -> int:
         return sum(run.parts for run in self._runs[at][: self._taken[at]])
@@ -272,8 +317,10 @@ class _Choosing:
             DeferredWork(
                 work=self._work[at],
                 better=len(rates) - bisect_right(rates, self._runs[at][0].rate),
-                needs=self._runs[at][0].share,
-                left=max(0.0, self._left_for(at)),
+                needs=needs,
+                left=left,
+                unit=unit,
             )
             for at in waiting
+            for needs, left, unit in (self._obstacle(at),)
         )

@@ -1,4 +1,4 @@
-"""What a due operation brings in a day, in the units of the ledger, and its place in a budget.
+"""What a due operation brings in a day, what may happen while it waits, and its place in a budget.
 
 All gains are counted in requests of readers, by fixed rates of exchange, so that they can be
 compared: reading 8 MiB takes about as long as one more request, and storing a GiB for a day costs
@@ -7,14 +7,12 @@ about as much as 2,000 requests by the price lists of the large clouds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 
 from delta_maintenance.operations.core.assessment import AssessedOperation, WorkPart
-from delta_maintenance.operations.core.record import Record
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
-from delta_maintenance.policies.budget.choice import DueWork, Part, Stage
+from delta_maintenance.policies.budget.choice import DueWork, Gain, Part
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.measuring import ExpectedCost
@@ -22,27 +20,12 @@ from delta_maintenance.policies.models import Assessment
 
 _BYTES_A_REQUEST = 8 << 20
 _REQUESTS_A_GIB_DAY = 2_000.0
+_SECONDS_A_FILE, _SECONDS_A_BYTE = 0.01, 1 / 60e6
+"""What opening a file of the log takes, and reading it."""
 _DAY = timedelta(days=1)
-_REPAIRS = frozenset({"fsck", "publish"})
-"""What finds damage, or frees writers that wait."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain(Record):
-    """What readers and the store are spared in a day once an operation is done."""
-
-    requests: float = 0.0
-    """Requests of readers."""
-    bytes_read: float = 0.0
-    """Bytes that readers no longer open."""
-    bytes_stored: float = 0.0
-    """Bytes that are no longer stored."""
-
-    @property
-    def in_requests(self) -> float:
-        """The gain in requests, by the rates of exchange."""
-        stored = self.bytes_stored / (1 << 30) * _REQUESTS_A_GIB_DAY
-        return self.requests + self.bytes_read / _BYTES_A_REQUEST + stored
+_SOON = timedelta(days=2)
+"""Before the end of a retention."""
+_RISKS = {"fsck": "damage may go unseen", "publish": "writers may have to wait"}
 
 
 def gain_of(due: AssessedOperation, health: TableHealth, *, readers: int) -> Gain:
@@ -50,16 +33,42 @@ def gain_of(due: AssessedOperation, health: TableHealth, *, readers: int) -> Gai
     least once a day.
     """
     opened = max(1, readers) * max(1.0, health.commits_a_day)
-    spared_commits = (due.commits_to_replay or 0) - (due.commits_to_replay_after or 0)
+    spared_commits = max(0, (due.commits_to_replay or 0) - (due.commits_to_replay_after or 0))
     spared_bytes = 0.0
-    if spared_commits > 0 and health.commits_since_checkpoint:
+    if health.commits_since_checkpoint:
         share = min(1.0, spared_commits / health.commits_since_checkpoint)
         spared_bytes = share * health.bytes_since_checkpoint
+    seconds = _SECONDS_A_FILE * spared_commits + _SECONDS_A_BYTE * spared_bytes
     return Gain(
-        requests=opened * (max(0, spared_commits) + due.saves_files),
-        bytes_read=opened * spared_bytes,
-        bytes_stored=due.reclaims_bytes,
+        data_files=opened * due.saves_files,
+        log_files=opened * spared_commits,
+        log_bytes=opened * spared_bytes,
+        seconds_to_open=opened * seconds,
+        stored_bytes=due.reclaims_bytes,
     )
+
+
+def in_requests(gain: Gain) -> float:
+    """Returns a gain in requests, by the rates of exchange."""
+    stored = gain.stored_bytes / (1 << 30) * _REQUESTS_A_GIB_DAY
+    return gain.data_files + gain.log_files + gain.log_bytes / _BYTES_A_REQUEST + stored
+
+
+def risk_of(due: AssessedOperation, health: TableHealth) -> str | None:
+    """Returns what may happen while an operation waits, as a clause; None if readers and the store
+    are only not spared anything yet.
+    """
+    if due.operation == "checkpoint" and health.checkpoint_version is None:
+        return "every reader opens all commits"
+    oldest = health.oldest_commit_since_checkpoint
+    if due.operation == "checkpoint" and oldest is not None:
+        ends = oldest + health.log_retention
+        if ends - health.measured_at < min(_SOON, health.log_retention / 4):
+            verb = "ends" if ends > health.measured_at else "ended"
+            return f"the log retention of commits that readers need {verb} on {ends:%Y-%m-%d}"
+    if due.operation == "upgrade-protocol":
+        return "what needs the feature is blocked"
+    return _RISKS.get(due.operation)
 
 
 def due_work(
@@ -68,7 +77,8 @@ def due_work(
     """Returns a due operation as a budget sees it."""
     health = assessment.health
     assert health is not None, "only a table that was read has due operations"
-    gain = gain_of(due, health, readers=len(table.rules.readers)).in_requests
+    spares = gain_of(due, health, readers=len(table.rules.readers))
+    gain, risk = in_requests(spares), risk_of(due, health)
     # Somebody approves the whole.
     divided = () if due.needs_approval else due.parts
     parts = divided or (WorkPart(bytes=due.bytes_to_read, saves_files=due.saves_files),)
@@ -77,7 +87,7 @@ def due_work(
     return DueWork(
         table=assessment.name,
         operation=due.operation,
-        stage=_stage_of(due, health),
+        stage="repair" if risk is not None else "log" if _is_upkeep(due) else "files",
         due_since=due.due_since or assessment.assessed_at,
         interval=max(_DAY, _interval_of(table, due)),
         parts=tuple(
@@ -92,17 +102,14 @@ def due_work(
         ),
         owner=assessment.owner,
         band=(expected.least, expected.most),
+        spares=spares,
+        risk=risk,
     )
 
 
-def _stage_of(due: AssessedOperation, health: TableHealth) -> Stage:
+def _is_upkeep(due: AssessedOperation) -> bool:
     record = known(due.operation)
-    # Every reader of a table without a checkpoint opens all its commits.
-    is_first_checkpoint = due.operation == "checkpoint" and health.checkpoint_version is None
-    if due.operation in _REPAIRS or is_first_checkpoint:
-        return "repair"
-    is_upkeep = record is not None and (record.purpose == "log" or record.effects.changes_table)
-    return "log" if is_upkeep else "files"
+    return record is not None and (record.purpose == "log" or record.effects.changes_table)
 
 
 def _interval_of(table: PolicyTable, due: AssessedOperation) -> timedelta:

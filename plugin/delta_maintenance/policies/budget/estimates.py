@@ -23,15 +23,17 @@ from delta_maintenance.policies.measuring import Cost, ExpectedCost
 
 REWRITING = frozenset({"optimize", "purge", "cluster", "expire"})
 """Operations that write data files anew."""
-_USUAL, _REWRITE = (0.02, 1 / 60e6, 0.0007), (0.01, 1 / 45e6, 0.0008)
+_USUAL, _REWRITE = (0.02, 1 / 60e6, 0.0007), (0.03, 1 / 85e6, 0.0008)
 _CONSTANTS = {
     **dict.fromkeys(REWRITING, _REWRITE),
     "checkpoint": (0.022, 1 / 60e6, 0.0007),
     "compact-log": (0.002, 1 / 60e6, 0.0007),
-    "vacuum": (0.08, 1 / 60e6, 0.005),
+    "vacuum": (0.035, 1 / 60e6, 0.00027),
 }
 """Seconds of processor time: of a run, and for each byte and each request that an assessment
 states. From `python -m benchmarks.scale.estimates`."""
+_COPYING_SAVES = 0.8
+"""The share of the processor time of a byte that copying it without decoding saves."""
 _SECONDS_A_REQUEST = 0.01
 """For which nothing is computed, beyond the processor time."""
 _RUNS = 5
@@ -66,13 +68,16 @@ class CostHistory:
         """Returns the corrections from rows of the last runs.
 
         Columns: `table` (the identity of the address), `operation`, `started_at`,
-        `expected_bytes` and `expected_requests` as assessed, and what each run took by unit.
+        `expected_bytes`, `expected_copied` and `expected_requests` as assessed, and what each run
+        took by unit.
         """
-        read = _numbers(rows["expected_bytes"])
-        requests = _numbers(pc.fill_null(rows["expected_requests"], 0))
+        read, copied, requests = (
+            _numbers(pc.fill_null(rows[f"expected_{name}"], 0))
+            for name in ("bytes", "copied", "requests")
+        )
         names = rows["operation"].combine_chunks().dictionary_encode()
         estimate = _first_estimate(
-            names.dictionary.to_pylist(), names.indices.to_numpy(), read, requests, prices
+            names.dictionary.to_pylist(), names.indices.to_numpy(), read, copied, requests, prices
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = {unit: _numbers(rows[unit]) / estimate[unit] for unit in UNITS}
@@ -96,7 +101,12 @@ class CostHistory:
     def expected(self, table: str, due: AssessedOperation) -> ExpectedCost:
         """Returns what an operation on the table with an identity is expected to take."""
         estimate = _first_estimate(
-            [due.operation], 0, float(due.bytes_to_read), float(due.requests), self.prices
+            [due.operation],
+            0,
+            float(due.bytes_to_read),
+            float(due.bytes_to_copy),
+            float(due.requests),
+            self.prices,
         )
         magnitude = int(np.log10(estimate["cpu_seconds"]).round())
         known = self.of_table.get((table, due.operation)) or self.of_size.get(
@@ -106,6 +116,7 @@ class CostHistory:
         least, most = _UNKNOWN if known is None else (known.least, known.most)
         return ExpectedCost(
             bytes_to_read=due.bytes_to_read,
+            bytes_to_copy=due.bytes_to_copy,
             requests=due.requests,
             costs={unit: float(estimate[unit]) * factors.get(unit, 1.0) for unit in UNITS},
             least=least,
@@ -132,7 +143,7 @@ def taken_by(cost: Cost | None, seconds: float, operation: str, prices: Prices |
 
 
 def _first_estimate(
-    operations: Sequence[str], at: Any, read: Any, requests: Any, prices: Prices | None
+    operations: Sequence[str], at: Any, read: Any, copied: Any, requests: Any, prices: Prices | None
 ) -> dict[Unit, Any]:
     """Returns the cost by unit, of one operation or of many in columns; `at` are their places among
     the names of operations.
@@ -140,7 +151,7 @@ def _first_estimate(
     constants = np.array([_CONSTANTS.get(name, _USUAL) for name in operations]).reshape(-1, 3)
     rewrites = np.array([name in REWRITING for name in operations], np.bool_)
     a_run, a_byte, a_request = constants[at].T
-    cpu_seconds = a_run + a_byte * read + a_request * requests
+    cpu_seconds = a_run + a_byte * (read - _COPYING_SAVES * copied) + a_request * requests
     money = 0.0 * read
     if prices is not None:
         money = cpu_seconds * prices.cpu_hour / 3600 + requests * prices.requests.read / 1000

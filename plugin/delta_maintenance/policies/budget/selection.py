@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from delta_maintenance import clock
 from delta_maintenance.address import digest_of, identity_of
 from delta_maintenance.operations.core.assessment import AssessedOperation
-from delta_maintenance.operations.core.facts import count_text
+from delta_maintenance.operations.core.facts import count_text, size_text
 from delta_maintenance.operations.core.flags import has_field
 from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.budget.account import BudgetAccount
@@ -18,6 +18,7 @@ from delta_maintenance.policies.budget.choice import (
     BudgetChoice,
     ChosenWork,
     DeferredWork,
+    Gain,
     choose,
 )
 from delta_maintenance.policies.budget.debt import due_work
@@ -28,6 +29,8 @@ from delta_maintenance.policies.measuring import ExpectedCost
 from delta_maintenance.policies.models import Assessment, OperationOutcome, next_due_at, status_of
 
 _DAY = timedelta(days=1)
+_LEAST_RESERVE = 1.5
+"""Of the expected costs of an operation that runs."""
 UNIT_NAMES: Mapping[Unit, str] = {
     "cpu_seconds": "processor time",
     "seconds": "wall time",
@@ -89,6 +92,7 @@ class Allotment(Record):
             due,
             options=replace(options, max_bytes=most),  # type: ignore[call-arg]  # has_field
             bytes_to_read=most,
+            bytes_to_copy=round(share * due.bytes_to_copy),
             requests=round(share * due.requests),
         )
 
@@ -136,7 +140,7 @@ def select_work(
     choice = BudgetChoice(chosen=(), deferred=(), spent={}, keeps_deadlines=True)
     if len(limits) < len(left):
         spent = [UNIT_NAMES[unit] for unit, amount in left.items() if amount <= 0]
-        nothing = f"the budget of {' and '.join(spent)} is spent"
+        nothing = f"the budget of {' and '.join(spent)} is spent or reserved"
         limits = {}
         waiting = (DeferredWork(work=item, better=0, needs=0.0, left=0.0) for item in work)
         choice = replace(choice, deferred=tuple(waiting))
@@ -183,7 +187,21 @@ def work_name(table: PolicyTable, due: AssessedOperation) -> str:
 def choice_text(item: ChosenWork) -> str:
     """Returns why an operation is chosen, and how many of its parts."""
     number = len(item.work.parts)
-    return f"{_WHY[item.why]}{f', {item.parts} of {number} parts' * (item.parts < number)}"
+    why = _WHY[item.why] if item.work.risk is None else f"repair: {item.work.risk}"
+    if item.why == "gain" and not any(part.gain for part in item.work.parts):
+        why = "fits into what is left"
+    return f"{why}{f', {item.parts} of {number} parts' * (item.parts < number)}"
+
+
+def spared_text(gain: Gain) -> str:
+    """Returns what the chosen operations spare readers and the store, in one line."""
+    log = f"{size_text(int(gain.log_bytes))}, {gain.seconds_to_open:,.1f} s to open"
+    amounts = (
+        (gain.data_files, f"{gain.data_files:,.0f} data files"),
+        (gain.log_files, f"{gain.log_files:,.0f} files of the log ({log})"),
+        (gain.stored_bytes, f"{size_text(int(gain.stored_bytes))} stored"),
+    )
+    return f"spared a day: {', '.join(text for amount, text in amounts if amount) or 'nothing'}"
 
 
 def deferral_text(item: DeferredWork) -> str:
@@ -192,7 +210,8 @@ def deferral_text(item: DeferredWork) -> str:
         first = f"{count_text(item.better, 'operation')} with more gain for their cost"
     else:
         first = "repairs and what has waited longest"
-    needs = f"it needs {item.needs:.0%} of the budget, and {item.left:.0%} is left"
+    limit = "budget" if item.unit is None else UNIT_NAMES[item.unit]
+    needs = f"it needs {item.needs:.0%} of the {limit}, and {item.left:.0%} is left"
     return f"after {first}, {needs}"
 
 
@@ -210,23 +229,28 @@ class TableBudget:
     def defer(self, assessment: Assessment) -> Assessment:
         """Returns the assessment with the operations that wait."""
         until = _next_day(self.account.now()) if self.account.rule.day.amounts() else None
-        waiting = {name: "the budget is spent" for name in self._spent}
+        waiting = {name: "the budget is spent or reserved" for name in self._spent}
         spent = Allotment(deferred=waiting, until=until)
         return spent.defer(self.allotment.defer(assessment))
 
     def begin(self, due: AssessedOperation) -> str | None:
         """Books an operation; None if it must wait."""
         expected = self.expected(due)
+        # Others may run beside it: what it may take more must not be left for them.
+        most = max(expected.most, _LEAST_RESERVE)
+        costs = {unit: most * cost for unit, cost in expected.costs.items()}
         work = work_name(self.table, due)
-        booked = self.account.begin(expected.costs, owner=self.table.owner, work=work)
+        booked = self.account.begin(costs, owner=self.table.owner, work=work)
         if booked is None:
             self._spent.add(due.operation)
         return booked
 
     def end(self, booked: str, outcome: OperationOutcome) -> None:
-        """Books what the operation took."""
-        taken = taken_by(outcome.cost, outcome.seconds, outcome.operation, self.history.prices)
-        self.account.end(booked, taken)
+        """Books what the operation took, and what was expected of it where that is unknown."""
+        prices = self.history.prices
+        taken = taken_by(outcome.cost, outcome.seconds, outcome.operation, prices)
+        expected = {} if outcome.expected is None else outcome.expected.costs
+        self.account.end(booked, {**expected, **taken})
 
     def expected(self, due: AssessedOperation) -> ExpectedCost:
         """Returns what an operation is expected to take."""
