@@ -6,6 +6,8 @@ import ast
 import configparser
 import contextlib
 import importlib
+import importlib.util
+import inspect
 import itertools
 import json
 import re
@@ -188,14 +190,35 @@ def test_every_block_of_a_page_is_well_formed(page: str) -> None:
         if language in PARSERS:
             PARSERS[language](block)
         if language == "python":
-            for node in ast.walk(ast.parse(block)):
-                if isinstance(node, ast.ImportFrom) and node.module and _is_ours(node.module):
-                    module = importlib.import_module(node.module)
-                    assert [name.name for name in node.names if not _has(module, name.name)] == []
+            _require_our_names(ast.parse(block))
+
+
+def _require_our_names(program: ast.Module) -> None:
+    """Fails if a program imports a name that is not there, or calls it with unknown keywords."""
+    ours: dict[str, object] = {}
+    for node in ast.walk(program):
+        if isinstance(node, ast.ImportFrom) and node.module and _is_ours(node.module):
+            module = importlib.import_module(node.module)
+            assert [name.name for name in node.names if not _has(module, name.name)] == []
+            ours |= {name.asname or name.name: getattr(module, name.name) for name in node.names}
+    for node in ast.walk(program):
+        called = (
+            ours.get(node.func.id)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+            else None
+        )
+        if isinstance(node, ast.Call) and callable(called):
+            parameters = inspect.signature(called).parameters.values()
+            if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters):
+                unknown = {word.arg for word in node.keywords} - {item.name for item in parameters}
+                assert not unknown - {None}, ast.unparse(node)
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "delta_maintenance"
+    package = module.partition(".")[0]
+    needed = {"delta_maintenance_airflow": "airflow", "delta_maintenance_dagster": "dagster"}
+    is_there = package not in needed or importlib.util.find_spec(needed[package]) is not None
+    return package.startswith("delta_maintenance") and is_there
 
 
 def _has(module: ModuleType, name: str) -> bool:
