@@ -120,12 +120,18 @@ def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
     assert booked < 0.8 * expected, "half of the work, and what each run costs"
 
 
-def test_what_somebody_approves_is_not_divided() -> None:
+def test_what_somebody_approves_is_not_divided_and_takes_only_its_plan() -> None:
     assessment, policy_table = table_of("t", optimize={"min_files_saved": 2})
     parts = tuple(WorkPart(bytes=1000, saves_files=2) for _ in range(4))
     optimize = replace(assessment.due[0], parts=parts, bytes_to_read=4000, needs_approval=True)
     expected = CostHistory().expected("t", optimize)
-    assert len(due_work(assessment, optimize, policy_table, expected).parts) == 1
+    (whole,) = due_work(assessment, optimize, policy_table, expected).parts
+    assert whole.gain > 0 and whole.cost == {}, "a rewrite that nobody has approved is only planned"
+    vacuum = replace(optimize, operation="vacuum")
+    (planned,) = due_work(assessment, vacuum, policy_table, expected).parts
+    assert planned.cost == expected.costs, "its plan lists the whole table"
+    choice = selected((replace(assessment, operations=(optimize,)), policy_table)).choice
+    assert choice.spared == Gain() and choice_text(choice.chosen[0]).endswith(", asks for approval")
 
 
 def test_an_operation_that_the_choice_does_not_know_runs() -> None:

@@ -76,6 +76,8 @@ class DueWork(Record):
     """The gain of all parts, in its units."""
     risk: str | None = None
     """What may happen while a repair waits, as a clause."""
+    asks: bool = False
+    """Whether a run only asks somebody to approve it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ class BudgetChoice(Record):
     keeps_deadlines: bool
     """Whether the budget suffices for all deadlines of the operations that are due now."""
     spared: Gain = Gain()
-    """The gain of what is chosen."""
+    """The gain of what is chosen, without operations that only ask for an approval."""
 
 
 def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> BudgetChoice:
@@ -298,7 +300,7 @@ class _Choosing:
 
     def _spared(self) -> Gain:
         total = dict.fromkeys((each.name for each in fields(Gain)), 0.0)
-        for at in self._why:
+        for at in (at for at in self._why if not self._work[at].asks):
             item, taken = self._work[at], self._parts_taken(at)
             whole = sum(part.gain for part in item.parts)
             share = sum(part.gain for part in item.parts[:taken]) / whole if whole else 1.0

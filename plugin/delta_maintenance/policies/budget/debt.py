@@ -13,6 +13,7 @@ from delta_maintenance.operations.core.assessment import AssessedOperation, Work
 from delta_maintenance.operations.core.registry import known
 from delta_maintenance.operations.health.models import TableHealth
 from delta_maintenance.policies.budget.choice import DueWork, Gain, Part
+from delta_maintenance.policies.budget.estimates import REWRITING
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.definition.rules import Rules
 from delta_maintenance.policies.measuring import ExpectedCost
@@ -79,8 +80,11 @@ def due_work(
     assert health is not None, "only a table that was read has due operations"
     spares = gain_of(due, health, readers=len(table.rules.readers))
     gain, risk = in_requests(spares), risk_of(due, health)
-    # Somebody approves the whole.
-    divided = () if due.needs_approval else due.parts
+    costs, divided = expected.costs, due.parts
+    if due.needs_approval:
+        # Somebody approves the whole. Until then a rewrite is only planned, from the log.
+        divided = ()
+        costs = {} if due.operation in REWRITING else costs
     parts = divided or (WorkPart(bytes=due.bytes_to_read, saves_files=due.saves_files),)
     read = sum(part.bytes for part in parts)
     saved = sum(part.saves_files for part in parts)
@@ -95,7 +99,7 @@ def due_work(
                 gain=gain * (part.saves_files / saved if saved else 1 / len(parts)),
                 cost={
                     unit: cost * (part.bytes / read if read else 1 / len(parts))
-                    for unit, cost in expected.costs.items()
+                    for unit, cost in costs.items()
                 },
             )
             for part in parts
@@ -104,6 +108,7 @@ def due_work(
         band=(expected.least, expected.most),
         spares=spares,
         risk=risk,
+        asks=due.needs_approval,
     )
 
 

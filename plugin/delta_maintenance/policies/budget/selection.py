@@ -190,6 +190,7 @@ def choice_text(item: ChosenWork) -> str:
     why = _WHY[item.why] if item.work.risk is None else f"repair: {item.work.risk}"
     if item.why == "gain" and not any(part.gain for part in item.work.parts):
         why = "fits into what is left"
+    why += ", asks for approval" * item.work.asks
     return f"{why}{f', {item.parts} of {number} parts' * (item.parts < number)}"
 
 
