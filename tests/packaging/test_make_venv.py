@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
@@ -79,3 +82,15 @@ def test_quick_builds_the_small_environment_only_where_the_large_one_is_not_curr
     for _ in range(2):
         make_venv.main()
         assert (extras, capsys.readouterr().out) == (["quick"], "small\n")
+
+
+def test_the_pinned_versions_can_be_installed_on_debian_12() -> None:
+    """Its Python is older than the one that resolved them."""
+    pinned = set((TOOLS.parent / "constraints.txt").read_text().splitlines())
+    refused = {
+        package.name: package.metadata["Requires-Python"]
+        for package in metadata.distributions()
+        if f"{canonicalize_name(package.name)}=={package.version}" in pinned
+        and "3.11.2" not in SpecifierSet(package.metadata["Requires-Python"] or "")
+    }
+    assert refused == {}
