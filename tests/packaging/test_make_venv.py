@@ -91,6 +91,7 @@ def test_the_pinned_versions_can_be_installed_on_debian_12() -> None:
         package.name: package.metadata["Requires-Python"]
         for package in metadata.distributions()
         if f"{canonicalize_name(package.name)}=={package.version}" in pinned
-        and "3.11.2" not in SpecifierSet(package.metadata["Requires-Python"] or "")
+        and "Requires-Python" in package.metadata
+        and "3.11.2" not in SpecifierSet(package.metadata["Requires-Python"])
     }
     assert refused == {}
