@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from delta_maintenance.cli.run_budget import _amount
 from delta_maintenance.policies import lanes
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
@@ -152,3 +153,9 @@ def test_a_policy_without_a_budget_has_no_choice(cli: Any, tmp_path: Path) -> No
     for words in (["assess", path, "--budget"], ["run", path, "--shadow"]):
         outcome = cli(*words)
         assert outcome.status == 2 and "the policy has no budget" in outcome.err
+
+
+def test_costs_that_no_operation_has_are_printed() -> None:
+    """By rows of a ledger that another program has written."""
+    assert _amount("cpu_seconds", 1e300) == _amount("seconds", 1e13)
+    assert _amount("seconds", 59.0) == "59.00 s" and _amount("seconds", 3600) == "1 hour"

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from delta_maintenance.policies.models import RunResult
 
 
+_LONGEST = 1e13
+"""The seconds of the longest duration that is printed: a ledger may have rows with any numbers."""
+
+
 class RunBudget:
     """The choice among the due operations of all tables of a command.
 
@@ -111,7 +115,8 @@ def _amount(unit: Unit, amount: float) -> str:
         return size_text(int(amount))
     if unit not in ("seconds", "cpu_seconds"):
         return f"{amount:,.2f}" if unit == "money" else f"{amount:,.0f}"
-    return f"{amount:.2f} s" if amount < 60 else duration_text(timedelta(seconds=round(amount)))
+    whole = timedelta(seconds=round(min(amount, _LONGEST)))
+    return f"{amount:.2f} s" if amount < 60 else duration_text(whole)
 
 
 def _short(seconds: float) -> str:

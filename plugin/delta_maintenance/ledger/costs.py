@@ -22,7 +22,7 @@ _READ = tuple(
     dict.fromkeys(
         (
             *("table_uri", "operation", "outcome", "started_at", "seconds", "bytes_written"),
-            *("expected_bytes", "expected_copied", "expected_requests"),
+            *("engine", "expected_bytes", "expected_copied", "expected_requests"),
             *REQUESTS,
             *PRICED,
         )
@@ -67,7 +67,12 @@ def cost_history(
 def _runs_of(rows: pa.Table, prices: Prices) -> pa.Table:
     """Returns what the runs that did their work took, of some rows of a ledger."""
     is_done = pc.equal(pc.fill_null(rows["outcome"], ""), "done")
-    rows = rows.filter(pc.and_(is_done, pc.is_valid(rows["expected_bytes"])))
+    is_known = pc.and_(pc.is_valid(rows["expected_bytes"]), pc.is_valid(rows["operation"]))
+    rows = rows.filter(pc.and_(is_done, is_known))
+    # What tasks of Spark send is counted nowhere, and with Spark Connect neither is their time.
+    is_local = pc.not_equal(pc.fill_null(rows["engine"], ""), "spark")
+    is_timed = pc.or_(is_local, pc.is_valid(rows["spark_task_seconds"]))
+    is_counted = pc.and_(is_local, pc.is_valid(rows["requests_read"]))
     places = rows["table_uri"].combine_chunks().dictionary_encode()
     identities = pa.array([identity_of(uri) for uri in places.dictionary.to_pylist()], pa.string())
     columns = {
@@ -77,12 +82,14 @@ def _runs_of(rows: pa.Table, prices: Prices) -> pa.Table:
         "expected_bytes": rows["expected_bytes"],
         "expected_copied": rows["expected_copied"],
         "expected_requests": rows["expected_requests"],
-        "cpu_seconds": pc.add(
-            pc.fill_null(rows["cpu_seconds"], 0.0), pc.fill_null(rows["spark_task_seconds"], 0.0)
+        "cpu_seconds": pc.if_else(
+            is_timed,
+            pc.add(rows["cpu_seconds"], pc.fill_null(rows["spark_task_seconds"], 0.0)),
+            None,
         ),
         "seconds": rows["seconds"],
-        "bytes_rewritten": rows["bytes_written"],
-        "requests": pc.if_else(pc.is_valid(rows["requests_read"]), total_of(rows, REQUESTS), None),
-        "money": costs_of(rows, prices),
+        "bytes_rewritten": pc.if_else(is_local, rows["bytes_written"], None),
+        "requests": pc.if_else(is_counted, total_of(rows, REQUESTS), None),
+        "money": pc.if_else(is_timed, costs_of(rows, prices), None),
     }
     return pa.table(columns)

@@ -32,7 +32,7 @@ def costs_of(rows: pa.Table, prices: Prices) -> pa.ChunkedArray:
     """Returns what each row cost. Values that nobody has counted cost nothing."""
     total: pa.ChunkedArray = pa.chunked_array([pa.nulls(len(rows), pa.float64()).fill_null(0.0)])
     for name, price in prices.by_column().items():
-        units = pc.fill_null(rows[name].cast(pa.float64()), 0.0)
+        units = pc.fill_null(rows[name].cast(pa.float64(), safe=False), 0.0)
         total = pc.add(total, pc.multiply(units, price))
     return total
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from delta_maintenance.address import identity_of
 from delta_maintenance.ledger import Delivery, LedgerTable
 from delta_maintenance.ledger.costs import known_costs
-from delta_maintenance.ledger.rows import Origin, rows_of
+from delta_maintenance.ledger.rows import PARTITION, SCHEMA, Origin, rows_of
 from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.policies.budget.estimates import CostHistory
 from delta_maintenance.policies.definition.budget import Unit
@@ -34,7 +36,14 @@ def due(operation: str = "optimize", *, size: int = 300_000_000) -> AssessedOper
     )
 
 
-def record(ledger: LedgerTable, uri: str, seconds: list[float], **cost: Any) -> None:
+def record(
+    ledger: LedgerTable,
+    uri: str,
+    seconds: list[float],
+    *,
+    engine: Literal["local", "spark"] = "local",
+    **cost: Any,
+) -> None:
     """Records runs of `optimize` that took so many seconds of processor time, the last one last."""
     for number, taken in enumerate(seconds):
         at = NOW - timedelta(days=len(seconds) - number)
@@ -45,6 +54,7 @@ def record(ledger: LedgerTable, uri: str, seconds: list[float], **cost: Any) -> 
             reason="",
             started_at=at,
             seconds=taken * 2,
+            engine=engine,
             cost=Cost(**values),
             expected=CostHistory().expected(identity_of(uri), due()),
         )
@@ -95,6 +105,38 @@ def test_what_a_store_does_not_count_is_not_learned() -> None:
     ledger = LedgerTable(MemoryStore())
     record(ledger, ORDERS, [22], requests_read=None)
     assert costs(history(ledger), ORDERS)["requests"] == 100
+
+
+def test_what_tasks_of_spark_send_is_not_learned_nor_their_time_where_it_is_unknown() -> None:
+    for seconds, expected in ((None, 1.0), (44.0, 45.0)):
+        ledger = LedgerTable(MemoryStore())
+        record(ledger, ORDERS, [1, 1], engine="spark", spark_task_seconds=seconds)
+        known = costs(history(ledger, PRICES), ORDERS)
+        first = costs(CostHistory(prices=PRICES), ORDERS)
+        if seconds is None:
+            expected = first["cpu_seconds"]
+            assert known["money"] == first["money"]
+        assert known["cpu_seconds"] == pytest.approx(expected)
+        assert known["seconds"] == pytest.approx(2)
+        assert [known["requests"], known["bytes_rewritten"]] == [100, 300_000_000]
+
+
+def test_rows_that_no_operation_has_written_cost_no_estimate() -> None:
+    columns = {
+        "operation": pa.array(["optimize", None]),
+        "expected_bytes": pa.array([10, 10]),
+        "expected_copied": pa.array([1 << 59, 0]),
+        "cpu_seconds": pa.array([1.0, 1.0]),
+        "started_at": pa.array([NOW, NOW], SCHEMA.field("started_at").type),
+        "table_uri": pa.array([ORDERS, ORDERS]),
+        "outcome": pa.array(["done", "done"]),
+        PARTITION: pa.array(["2026-11", "2026-11"]),
+    }
+    ledger = LedgerTable(MemoryStore())
+    ledger.append(Delivery(run_id="another", rows=pa.table(columns)))
+    assert costs(history(ledger), ORDERS)["cpu_seconds"] > 0
+    copied = replace(due(size=10), bytes_to_copy=1 << 59)
+    assert CostHistory().expected("t", copied).costs["cpu_seconds"] > 0
 
 
 def test_money_follows_the_prices() -> None:

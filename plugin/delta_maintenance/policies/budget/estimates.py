@@ -20,6 +20,7 @@ from delta_maintenance.operations.core.assessment import AssessedOperation
 from delta_maintenance.policies.definition.budget import Unit
 from delta_maintenance.policies.definition.ledger import Prices
 from delta_maintenance.policies.measuring import Cost, ExpectedCost
+from delta_maintenance.policies.models import OperationOutcome
 
 REWRITING = frozenset({"optimize", "purge", "cluster", "expire"})
 """Operations that write data files anew."""
@@ -125,20 +126,20 @@ class CostHistory:
         )
 
 
-def taken_by(cost: Cost | None, seconds: float, operation: str, prices: Prices | None) -> Any:
+def taken_by(outcome: OperationOutcome, prices: Prices | None) -> dict[Unit, float]:
     """Returns what an operation took, by unit; units that nobody counted are left out."""
-    cost = cost or Cost()
+    cost, is_local = outcome.cost or Cost(), outcome.engine == "local"
     columns = {name: value or 0 for name, value in cost.to_json().items()}
-    money = 0.0
-    if prices is not None:
-        money = sum(price * columns[name] for name, price in prices.by_column().items())
-    taken = {"seconds": seconds, "money": money}
-    if cost.cpu_seconds is not None:
+    taken: dict[Unit, float] = {"seconds": outcome.seconds}
+    if cost.cpu_seconds is not None and (is_local or cost.spark_task_seconds is not None):
         taken["cpu_seconds"] = cost.cpu_seconds + (cost.spark_task_seconds or 0)
-    if cost.requests_read is not None:
+        by_column = {} if prices is None else prices.by_column()
+        taken["money"] = sum(price * columns[name] for name, price in by_column.items())
+    # What tasks of Spark send is counted nowhere.
+    if is_local and cost.requests_read is not None:
         taken["requests"] = sum(columns[name] for name in columns if name.startswith("requests_"))
-    if cost.bytes_written is not None:
-        taken["bytes_rewritten"] = cost.bytes_written if operation in REWRITING else 0
+    if is_local and cost.bytes_written is not None:
+        taken["bytes_rewritten"] = cost.bytes_written if outcome.operation in REWRITING else 0
     return taken
 
 
@@ -151,7 +152,8 @@ def _first_estimate(
     constants = np.array([_CONSTANTS.get(name, _USUAL) for name in operations]).reshape(-1, 3)
     rewrites = np.array([name in REWRITING for name in operations], np.bool_)
     a_run, a_byte, a_request = constants[at].T
-    cpu_seconds = a_run + a_byte * (read - _COPYING_SAVES * copied) + a_request * requests
+    decoded = read - _COPYING_SAVES * np.minimum(copied, read)
+    cpu_seconds = a_run + a_byte * decoded + a_request * requests
     money = 0.0 * read
     if prices is not None:
         money = cpu_seconds * prices.cpu_hour / 3600 + requests * prices.requests.read / 1000
@@ -220,4 +222,4 @@ def _band(least: float, most: float, middle: float | None, runs: int) -> tuple[f
 
 
 def _numbers(column: pa.ChunkedArray) -> Any:
-    return column.cast(pa.float64()).to_numpy()
+    return column.cast(pa.float64(), safe=False).to_numpy()

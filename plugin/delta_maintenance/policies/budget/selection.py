@@ -248,10 +248,8 @@ class TableBudget:
 
     def end(self, booked: str, outcome: OperationOutcome) -> None:
         """Books what the operation took, and what was expected of it where that is unknown."""
-        prices = self.history.prices
-        taken = taken_by(outcome.cost, outcome.seconds, outcome.operation, prices)
         expected = {} if outcome.expected is None else outcome.expected.costs
-        self.account.end(booked, {**expected, **taken})
+        self.account.end(booked, {**expected, **taken_by(outcome, self.history.prices)})
 
     def expected(self, due: AssessedOperation) -> ExpectedCost:
         """Returns what an operation is expected to take."""
