@@ -20,6 +20,7 @@ from typing import Literal
 
 from delta_maintenance.address import identity_of
 from delta_maintenance.errors import (
+    BusyError,
     CommitUnknownError,
     CorruptTableError,
     DeltaMaintenanceError,
@@ -163,7 +164,12 @@ class _Run:
         """Runs the operations that are due, from one on; returns the assessment after them."""
         while due is not None:
             was = TableState.of(latest.health)
-            outcome = replace(self._outcome(due, started), before=was)
+            try:
+                outcome = replace(self._outcome(due, started), before=was)
+            except BusyError:
+                self._cancel_booking()
+                raise
+            self._cancel_booking()
             self.outcomes.append(outcome)
             planned_repair = outcome.status == "planned" and outcome.reports_corruption
             if outcome.status == "stopped" or planned_repair:
@@ -217,6 +223,12 @@ class _Run:
             return True
         self.booked = budget.begin(due)
         return self.booked is not None
+
+    def _cancel_booking(self) -> None:
+        """Leaves to others what an operation booked that has not begun."""
+        budget, self.booked, booked = self.context.environment.budget, None, self.booked
+        if budget is not None and booked is not None:
+            budget.account.cancel(booked)
 
     def _outcome(self, due: AssessedOperation, started: datetime) -> OperationOutcome:
         now = self.context.environment.now()

@@ -149,10 +149,12 @@ def test_a_day_begins_at_midnight_and_old_files_are_deleted() -> None:
 
 def test_files_of_others_in_the_folder_are_left_alone() -> None:
     store = MemoryStore()
-    for name in ("2026-11-30.spent", "notes.txt", "2026-11-30.a.b.c.begun.x.spent"):
+    costs = ("x", "e", "1.2.3_0_0_0_0", "7_7")
+    booked = [f"2026-11-30.a.b.c{number}.begun.{of}.spent" for number, of in enumerate(costs)]
+    for name in ("2026-11-30.spent", "notes.txt", *booked):
         store.put(f"budget/{name}", b"")
     assert account(store).left()["cpu_seconds"] == LIMIT
-    assert len([*store.list_from("budget")]) == 3
+    assert len([*store.list_from("budget")]) == 6
 
 
 def test_work_does_not_wait_for_a_folder_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +168,33 @@ def test_work_does_not_wait_for_a_folder_that_fails(monkeypatch: pytest.MonkeyPa
     of = account(Full())
     assert begin(of, 10) is not None
     assert begin(of, 1) is None, "it still counts its own"
-    assert said == ["the budget counts only this process, without its folder: the disk is full"]
+    assert said == ["the budget counts only this process from now on: the disk is full"]
+
+
+def test_what_others_had_booked_counts_after_the_folder_fails() -> None:
+    class Failing(MemoryStore):
+        fails = False
+
+        def list_from(self, directory: str, start: str = "") -> Iterator[FileStatus]:
+            if self.fails:
+                raise StorageError("no route to the host")
+            return super().list_from(directory, start)
+
+    store = Failing()
+    assert begin(account(store, "other"), 6) is not None
+    of = account(store)
+    assert of.left()["cpu_seconds"] == 4
+    store.fails = True
+    assert begin(of, 5) is not None and begin(of, 5) is None
+
+
+def test_what_has_not_begun_is_left_to_others() -> None:
+    of = account(store := MemoryStore())
+    booked = begin(of, 10)
+    assert booked is not None
+    of.cancel(booked)
+    assert of.left() == account(store, "other").left() == {"cpu_seconds": LIMIT}
+    assert [*store.list_from("budget")] == []
 
 
 def test_without_a_folder_only_this_process_counts() -> None:

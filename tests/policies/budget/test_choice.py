@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -51,11 +52,15 @@ def budget(
     most_intervals: float = 7,
     owner_shares: Mapping[str, float] | None = None,
 ) -> Budget:
+    amounts: Mapping[Unit, float] = {"cpu_seconds": seconds} if limits is None else limits
     return Budget(
-        limits={"cpu_seconds": seconds} if limits is None else limits,
+        limits=amounts,
         most_intervals=most_intervals,
         every=DAY,
-        owner_shares=owner_shares or {},
+        owner_limits={
+            owner: {unit: share * limit for unit, limit in amounts.items()}
+            for owner, share in (owner_shares or {}).items()
+        },
     )
 
 
@@ -133,6 +138,34 @@ def test_the_share_of_an_owner_leaves_the_rest_to_others() -> None:
     ]
     choice = choose(due, budget(40, owner_shares={"a": 0.5}), now=NOW)
     assert tables_of(choice) == [("a0", 1, "gain"), ("a1", 1, "gain"), ("b", 1, "gain")]
+
+
+def test_what_an_owner_has_left_is_no_share_of_what_all_have_left() -> None:
+    """Others have spent most of a day, of which the owner has spent nothing."""
+    due = [work("a", (100, 15), owner="a"), work("b", (100, 1), owner="b")]
+    limits = replace(
+        budget(20), owner_limits={"a": {"cpu_seconds": 16.0}, "b": {"cpu_seconds": -1.0}}
+    )
+    choice = choose(due, limits, now=NOW)
+    assert tables_of(choice) == [("a", 1, "gain")]
+    [deferred] = choice.deferred
+    assert (deferred.needs, deferred.left) == (1 / 20, 0)
+    free = [work("b", (1, 0), owner="b"), work("b too", (1, 0), owner="b", stage="repair")]
+    assert choose(free, limits, now=NOW).chosen == ()
+
+
+def test_no_deadline_is_too_far_away() -> None:
+    due = [work("t", (1, 5), waits=-1_000_000), work("old", (1, 5), waits=20_000)]
+    for number in (1.0, 1e7, 1e300):
+        choice = choose(due, budget(1, most_intervals=number), now=NOW)
+        assert [item.work.table for item in choice.chosen] == ["old"] * (number == 1)
+
+
+@given(st.permutations([work(f"{at}", (at % 3, 4), stage="files") for at in range(6)]))
+def test_the_order_of_the_tables_does_not_matter(due: list[DueWork]) -> None:
+    choice = choose(due, budget(10), now=NOW)
+    assert [item.work.table for item in choice.chosen] == ["2", "5"]
+    assert [item.work.table for item in choice.deferred] == ["1", "4", "0", "3"]
 
 
 def test_of_several_limits_the_scarcest_counts() -> None:

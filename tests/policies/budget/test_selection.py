@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from delta_maintenance.address import identity_of
+from delta_maintenance.errors import BusyError
 from delta_maintenance.operations.core.assessment import WorkPart
 from delta_maintenance.policies import Assessment
+from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.budget.account import BudgetAccount
 from delta_maintenance.policies.budget.choice import BudgetChoice, Gain
 from delta_maintenance.policies.budget.debt import due_work, gain_of, in_requests, risk_of
-from delta_maintenance.policies.budget.estimates import CostHistory
+from delta_maintenance.policies.budget.estimates import Correction, CostHistory
 from delta_maintenance.policies.budget.selection import (
     Allotment,
     Selection,
@@ -25,10 +28,10 @@ from delta_maintenance.policies.budget.selection import (
 )
 from delta_maintenance.policies.definition.budget import BudgetRule
 from delta_maintenance.policies.definition.policy import PolicyTable
-from delta_maintenance.policies.measuring import ExpectedCost
-from delta_maintenance.policies.models import with_due_since
+from delta_maintenance.policies.measuring import Cost, ExpectedCost
+from delta_maintenance.policies.models import OperationOutcome, with_due_since
 from delta_maintenance.storage import MemoryStore
-from tests.support.tables.policy_tables import asked, neglected, run_on, statuses
+from tests.support.tables.policy_tables import Ticking, asked, neglected, run_on, statuses
 from tests.support.tables.vacuum_tables import NOW
 
 RULES: dict[str, Any] = {"checkpoint": {"max_commits": 3}, "vacuum": True}
@@ -77,6 +80,39 @@ def test_without_limits_of_a_day_the_next_run_decides_again() -> None:
     assert chosen.until is None
     reasons = [each.reason for each in chosen.defer(pair[0]).operations if each.status != "due"]
     assert reasons and all("but deferred to the next run: " in reason for reason in reasons)
+
+
+def test_what_a_run_has_no_room_for_may_fit_into_the_next_one_of_the_day() -> None:
+    pair = table_of("t")
+    limits = {"day": {"requests": 1000}, "run": {"requests": 1}}
+    chosen = selected(pair, **limits)
+    assert chosen.until is None and chosen.choice.deferred
+    budget = TableBudget(table=pair[1], account=account(**limits))
+    budget._spent.add("vacuum")
+    assert "but deferred to the next run: " in budget.defer(pair[0]).operations[-1].reason
+
+
+def test_the_share_of_an_owner_counts_what_it_has_spent() -> None:
+    limits = {"day": {"processor_time": "100 s"}, "owners": {"finance": 0.4}}
+    assessment, policy_table = table_of("t")
+    assessment = replace(assessment, owner="finance")
+    for owner, seconds, chosen in (("finance", 40.0, 0), ("sales", 99.0, 2)):
+        shared = account(MemoryStore(), **limits)
+        booked = shared.begin({"cpu_seconds": seconds}, owner=owner)
+        assert booked is not None
+        history = CostHistory(
+            of_table={
+                (identity_of(policy_table.uri), due.operation): Correction(
+                    {"cpu_seconds": 0.45 / CostHistory().expected("t", due).costs["cpu_seconds"]},
+                    1,
+                    1,
+                    1,
+                )
+                for due in assessment.due
+            }
+        )
+        choice = select_work([(assessment, policy_table)], shared, history, now=NOW).choice
+        assert len(choice.chosen) == chosen, "0.45 s each"
 
 
 def test_a_budget_that_is_spent_defers_everything_and_names_what_is_spent() -> None:
@@ -184,6 +220,66 @@ def test_a_plan_books_nothing() -> None:
     assert len(result.outcomes) == 2 and shared.left() == {"requests": 1}
 
 
+class Busy:
+    """A lease that another process has."""
+
+    def __enter__(self) -> None:
+        raise BusyError("another process works on it", remedy="wait")
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_what_an_operation_booked_that_does_not_begin_is_left_to_others() -> None:
+    """It waits for an approval, the time of the run is over, or another process has the table."""
+    shared = account(MemoryStore(), day={"requests": 1000})
+
+    def run_within(**options: Any) -> dict[str, str]:
+        policy_table = asked(vacuum=True, **options.pop("rules", {}))
+        budget = TableBudget(table=policy_table, account=shared)
+        return statuses(run_on(neglected(12), policy_table, budget=budget, **options))
+
+    waits = run_within(rules={"approval": ["vacuum"]}, approvals=Approvals(asked=("vacuum",)))
+    assert waits == {"vacuum": "needs-approval"}
+    late = run_within(rules={"limits": {"max_duration": "1 s"}}, now=Ticking(timedelta(seconds=5)))
+    assert late == {"vacuum": "stopped"}
+    with pytest.raises(BusyError):
+        run_within(lease=Busy)
+    assert shared.left() == {"requests": 1000}
+
+
+def test_what_nobody_counted_on_spark_is_booked_as_expected() -> None:
+    policy_table = asked(**RULES)
+    expected = ExpectedCost(
+        bytes_to_read=0,
+        requests=10,
+        costs={"cpu_seconds": 50.0, "seconds": 9.0, "requests": 10.0, "bytes_rewritten": 7.0},
+        least=1,
+        most=1,
+    )
+    cost = Cost(cpu_seconds=0.1, requests_read=1, bytes_written=1)
+    for seconds, taken in ((None, 50.0), (30.0, 30.1)):
+        shared = account(
+            None, day={"processor_time": "100 s", "requests": 100, "rewritten": "100 B"}
+        )
+        due = replace(table_of("t")[0].due[0], engine="spark")
+        allotment = Allotment(expected={due.operation: expected})
+        budget = TableBudget(table=policy_table, account=shared, allotment=allotment)
+        booked = budget.begin(due)
+        assert booked is not None
+        outcome = OperationOutcome(
+            operation="optimize",
+            status="done",
+            reason="",
+            started_at=NOW,
+            engine="spark",
+            cost=replace(cost, spark_task_seconds=seconds),
+            expected=expected,
+        )
+        budget.end(booked, outcome)
+        left = {"cpu_seconds": 100 - taken, "requests": 90, "bytes_rewritten": 93}
+        assert shared.left() == pytest.approx(left)
+
+
 def test_a_failed_operation_is_booked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from delta_maintenance.operations.checkpoint import operation
 
@@ -272,6 +368,12 @@ def test_what_readers_need_is_not_left_until_its_retention_ends() -> None:
         )
         assert work.stage == ("log" if risk is None else "repair")
         assert risk_of(replace(checkpoint, operation="vacuum"), old) is None
+    # Neither is the end of a calendar.
+    for years, oldest in ((10_000, NOW), (1, datetime.max.replace(tzinfo=UTC))):
+        long = replace(
+            health, log_retention=timedelta(days=365 * years), oldest_commit_since_checkpoint=oldest
+        )
+        assert risk_of(checkpoint, long) is None
     # A short retention does not make every checkpoint a repair.
     brief = replace(
         health,

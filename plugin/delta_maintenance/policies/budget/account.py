@@ -55,7 +55,12 @@ class _Entry:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        costs = tuple(float(cost) for cost in match["costs"].split("_"))
+        try:
+            costs = tuple(float(cost) for cost in match["costs"].split("_"))
+        except ValueError:
+            return None
+        if len(costs) < len(UNITS):
+            return None
         values = {key: match[key] for key in ("day", "run", "owner", "id", "state")}
         return cls(**values, costs=costs)
 
@@ -72,12 +77,19 @@ class BudgetAccount:
     new_id: clock.NewId = clock.new_id
     _own: dict[str, _Entry] = field(default_factory=dict)
     """Of this process, by ID."""
+    _listed_last: dict[str, _Entry] = field(default_factory=dict)
+    """Also those of others."""
 
     def left(self, owner: str | None = None) -> dict[Unit, float]:
         """Returns what is left of the limits for the tables of an owner; units without a limit are
         left out.
         """
         return self._left(self._entries(), owner)
+
+    def left_by_owner(self) -> dict[str, dict[Unit, float]]:
+        """Returns what is left for the tables of each owner that has a share."""
+        entries = self._entries()
+        return {owner: self._left(entries, owner) for owner in self.rule.owners}
 
     def booked(self) -> frozenset[str]:
         """Returns the digests of what is counted and may still look due: what this run has booked,
@@ -108,8 +120,13 @@ class BudgetAccount:
         others = [other for other in self._entries() if other.id != entry.id]
         if all(left > 0 for left in self._left(others, owner).values()):
             return entry.id
-        self._remove(entry)
+        self.cancel(entry.id)
         return None
+
+    def cancel(self, id: str) -> None:
+        """Removes what was booked for an operation that has not begun."""
+        entry = self._own.pop(id)
+        self._shared(lambda store: store.delete(f"{BUDGET_FOLDER}/{entry.name}"))
 
     def end(self, id: str, taken: Costs) -> None:
         """Books what an operation took in place of what was booked when it began; units that are
@@ -143,10 +160,12 @@ class BudgetAccount:
 
     def _entries(self) -> list[_Entry]:
         """The operations of these days, those that have ended by what they took."""
-        listed = self._shared(lambda store: {each.id: each for each in self._listed(store)})
-        return [*{**(listed or {}), **self._own}.values()]
+        listed = self._shared(lambda store: {entry.id: entry for entry in self._list(store)})
+        if listed is not None:
+            self._listed_last = listed
+        return [*{**self._listed_last, **self._own}.values()]
 
-    def _listed(self, store: Store) -> Iterator[_Entry]:
+    def _list(self, store: Store) -> Iterator[_Entry]:
         oldest = _day(self.now() - _DAYS)
         ended = []
         for file in store.list_from(BUDGET_FOLDER):
@@ -165,20 +184,16 @@ class BudgetAccount:
         self._shared(lambda store: store.put(f"{BUDGET_FOLDER}/{entry.name}", b""))
         self._own[entry.id] = entry
 
-    def _remove(self, entry: _Entry) -> None:
-        self._shared(lambda store: store.delete(f"{BUDGET_FOLDER}/{entry.name}"))
-        del self._own[entry.id]
-
     def _shared(self, request: Callable[[Store], T]) -> T | None:
         """Returns the answer of the state folder. Work does not wait for one that fails: from then
-        on, only the operations of this process count.
+        on, the operations of this process count, and those of others that were listed last.
         """
         if self.store is None:
             return None
         try:
             return request(self.store)
         except DeltaMaintenanceError as error:
-            _log.warning("the budget counts only this process, without its folder: %s", error)
+            _log.warning("the budget counts only this process from now on: %s", error)
             self.store = None
             return None
 

@@ -30,6 +30,7 @@ CHEAP_SHARE = 0.01
 """The share of the budget up to which upkeep of the log goes before rewriting of files."""
 _PLANNED_SHARE = 0.75
 """The share of later budgets that is planned for deadlines. Work grows while it waits."""
+_FAR = timedelta(days=10_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +91,8 @@ class Budget:
     """How many of its intervals a due operation waits at most, if the budget permits it."""
     every: timedelta
     """The time between two runs with such a budget."""
-    owner_shares: Mapping[str, float] = field(default_factory=dict)
-    """The greatest share of the limits for the tables of an owner."""
+    owner_limits: Mapping[str, Mapping[Unit, float]] = field(default_factory=dict)
+    """What may be spent for the tables of an owner, by the units of `limits`; maybe nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,17 +154,24 @@ class _Run:
         return self.gain / self.share if self.share > 0 else float("inf")
 
 
+def _times(number: float, interval: timedelta) -> timedelta:
+    """Returns a multiple of an interval, at most `_FAR`: no instant is that far away."""
+    return _FAR if number >= _FAR / interval else number * interval
+
+
 class _Choosing:
     def __init__(self, work: Sequence[DueWork], budget: Budget, now: datetime) -> None:
-        self._work, self._budget, self._now = work, budget, now
-        self._runs = [self._runs_of(item.parts) for item in work]
+        # Steps that see the tables in another order choose the same among equal rates.
+        self._work = sorted(work, key=lambda item: (item.due_since, item.table, item.operation))
+        self._budget, self._now = budget, now
+        self._runs = [self._runs_of(item.parts) for item in self._work]
         self._taken = [0] * len(work)
         """The number of runs of parts that were taken, of each operation."""
         self._why: dict[int, Why] = {}
         """In the order in which operations were chosen first."""
         self._spent: dict[Unit, float] = dict.fromkeys(budget.limits, 0.0)
         self._owner_spent: dict[str, dict[Unit, float]] = {
-            owner: dict.fromkeys(budget.limits, 0.0) for owner in budget.owner_shares
+            owner: dict.fromkeys(budget.limits, 0.0) for owner in budget.owner_limits
         }
 
     def choice(self) -> BudgetChoice:
@@ -208,7 +216,7 @@ class _Choosing:
 
     def _by_rate(self, *, stage: Stage) -> list[int]:
         rows = [at for at, item in enumerate(self._work) if item.stage == stage and item.parts]
-        return sorted(rows, key=lambda at: (-self._runs[at][0].rate, self._work[at].due_since))
+        return sorted(rows, key=lambda at: -self._runs[at][0].rate)
 
     def _meet_deadlines(self) -> bool:
         """Takes the first parts that must be done now so that all deadlines can be kept.
@@ -219,16 +227,16 @@ class _Choosing:
         """
         budget = self._budget
         waiting = sorted(
-            (item.due_since + budget.most_intervals * item.interval, at)
+            (item.due_since - self._now + _times(budget.most_intervals, item.interval), at)
             for at, item in enumerate(self._work)
             if item.parts and not self._taken[at]
         )
         # What exceeds a budget by itself takes that of one run, whenever it is done.
         shares = [min(1.0, self._share_of(self._work[at].parts[0].cost)) for _, at in waiting]
         needed = overdue = 0.0
-        for (deadline, _), until in zip(waiting, accumulate(shares), strict=True):
+        for (remaining, _), until in zip(waiting, accumulate(shares), strict=True):
             # A deadline that passes before the next run is due in this one.
-            later_runs = max(0, (deadline - self._now) // budget.every)
+            later_runs = max(0, remaining // budget.every)
             needed = max(needed, until - _PLANNED_SHARE * later_runs)
             overdue = max(overdue, until - later_runs - 1)
         taken = 0.0
@@ -246,15 +254,15 @@ class _Choosing:
 
     def _take_by_rate(self) -> None:
         heap = [
-            (-self._runs[at][taken].rate, item.due_since, at)
-            for at, item in enumerate(self._work)
-            if (taken := self._taken[at]) < len(self._runs[at])
+            (-runs[taken].rate, at)
+            for at, (runs, taken) in enumerate(zip(self._runs, self._taken, strict=True))
+            if taken < len(runs)
         ]
         heapify(heap)
         while heap:
-            _, due_since, at = heappop(heap)
+            _, at = heappop(heap)
             if self._take_next(at, "gain") and self._taken[at] < len(self._runs[at]):
-                heappush(heap, (-self._runs[at][self._taken[at]].rate, due_since, at))
+                heappush(heap, (-self._runs[at][self._taken[at]].rate, at))
 
     def _next_share(self, at: int) -> float:
         taken = self._taken[at]
@@ -265,10 +273,10 @@ class _Choosing:
         if self._taken[at] == len(self._runs[at]):
             return False
         cost = self._runs[at][self._taken[at]].cost
-        for spent, share in self._accounts(at):
-            for unit, limit in self._budget.limits.items():
-                left = share * limit - spent[unit]
-                if left <= 0 if over else cost.get(unit, 0.0) > left:
+        for spent, limits in self._accounts(at):
+            for unit, limit in limits.items():
+                left = limit - spent[unit]
+                if limit <= 0 or (left <= 0 if over else cost.get(unit, 0.0) > left):
                     return False
         self._taken[at] += 1
         self._why.setdefault(at, why)
@@ -277,12 +285,12 @@ class _Choosing:
                 spent[unit] += cost.get(unit, 0.0)
         return True
 
-    def _accounts(self, at: int) -> Iterator[tuple[dict[Unit, float], float]]:
-        """What was spent of the limits, and of those for the owner, and their shares."""
-        yield self._spent, 1.0
-        owner = self._work[at].owner
-        if owner is not None and owner in self._owner_spent:
-            yield self._owner_spent[owner], self._budget.owner_shares[owner]
+    def _accounts(self, at: int) -> Iterator[tuple[dict[Unit, float], Mapping[Unit, float]]]:
+        """What was spent of the limits, and of those for the owner, and these limits."""
+        yield self._spent, self._budget.limits
+        owner = self._work[at].owner or ""
+        if owner in self._owner_spent:
+            yield self._owner_spent[owner], self._budget.owner_limits[owner]
 
     def _obstacle(self, at: int) -> tuple[float, float, Unit]:
         """Returns the share of a limit that an operation needs, the share that is left for its
@@ -291,8 +299,8 @@ class _Choosing:
         cost = self._runs[at][0].cost
         return max(
             (
-                (cost.get(unit, 0.0) / limit, max(0.0, share - spent[unit] / limit), unit)
-                for spent, share in self._accounts(at)
+                (cost.get(unit, 0.0) / limit, max(0.0, (limits[unit] - spent[unit]) / limit), unit)
+                for spent, limits in self._accounts(at)
                 for unit, limit in self._budget.limits.items()
             ),
             key=lambda obstacle: obstacle[0] - obstacle[1],
@@ -314,7 +322,7 @@ class _Choosing:
     def _deferred_work(self) -> tuple[DeferredWork, ...]:
         rates = sorted(self._runs[at][0].rate for at in self._why)
         waiting = [at for at, runs in enumerate(self._runs) if runs and not self._taken[at]]
-        waiting.sort(key=lambda at: (-self._runs[at][0].rate, self._work[at].due_since))
+        waiting.sort(key=lambda at: -self._runs[at][0].rate)
         return tuple(
             DeferredWork(
                 work=self._work[at],

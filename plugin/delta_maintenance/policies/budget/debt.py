@@ -63,9 +63,11 @@ def risk_of(due: AssessedOperation, health: TableHealth) -> str | None:
         return "every reader opens all commits"
     oldest = health.oldest_commit_since_checkpoint
     if due.operation == "checkpoint" and oldest is not None:
-        ends = oldest + health.log_retention
-        if ends - health.measured_at < min(_SOON, health.log_retention / 4):
-            verb = "ends" if ends > health.measured_at else "ended"
+        age = health.measured_at - oldest
+        # Compared by age, because the retention may end after the last instant of the calendar.
+        if age > health.log_retention - min(_SOON, health.log_retention / 4):
+            verb = "ends" if age < health.log_retention else "ended"
+            ends = oldest + health.log_retention
             return f"the log retention of commits that readers need {verb} on {ends:%Y-%m-%d}"
     if due.operation == "upgrade-protocol":
         return "what needs the feature is blocked"

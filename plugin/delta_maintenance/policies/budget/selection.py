@@ -23,7 +23,7 @@ from delta_maintenance.policies.budget.choice import (
 )
 from delta_maintenance.policies.budget.debt import due_work
 from delta_maintenance.policies.budget.estimates import CostHistory, taken_by
-from delta_maintenance.policies.definition.budget import Unit
+from delta_maintenance.policies.definition.budget import BudgetRule, Unit
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.measuring import ExpectedCost
 from delta_maintenance.policies.models import Assessment, OperationOutcome, next_due_at, status_of
@@ -134,7 +134,7 @@ def select_work(
         for due in assessment.due
         if digest_of(work_name(table, due)) not in booked
     ]
-    until = _next_day(now) if rule.day.amounts() else None
+    until = _until(rule, now)
     limits = {unit: amount for unit, amount in left.items() if amount > 0}
     reasons: dict[tuple[str, str], str] = {}
     choice = BudgetChoice(chosen=(), deferred=(), spent={}, keeps_deadlines=True)
@@ -147,7 +147,10 @@ def select_work(
         reasons = {(item.table, item.operation): nothing for item in work}
     elif ranked:
         budget = Budget(
-            limits=limits, most_intervals=rule.most_intervals, every=_DAY, owner_shares=rule.owners
+            limits=limits,
+            most_intervals=rule.most_intervals,
+            every=_DAY,
+            owner_limits=account.left_by_owner(),
         )
         choice = choose(work, budget, now=now)
         reasons = {
@@ -229,7 +232,7 @@ class TableBudget:
 
     def defer(self, assessment: Assessment) -> Assessment:
         """Returns the assessment with the operations that wait."""
-        until = _next_day(self.account.now()) if self.account.rule.day.amounts() else None
+        until = _until(self.account.rule, self.account.now())
         waiting = {name: "the budget is spent or reserved" for name in self._spent}
         spent = Allotment(deferred=waiting, until=until)
         return spent.defer(self.allotment.defer(assessment))
@@ -267,5 +270,10 @@ def until_text(until: datetime | None) -> str:
     return "to the next run" if until is None else f"until {clock.text(until)}"
 
 
-def _next_day(now: datetime) -> datetime:
+def _until(rule: BudgetRule, now: datetime) -> datetime | None:
+    """Returns when what waits may run at the earliest; None for the next run, if it has limits of
+    its own.
+    """
+    if rule.run.amounts() or not rule.day.amounts():
+        return None
     return now.replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
