@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from delta_maintenance.address import digest_of
 from delta_maintenance.errors import StorageError
-from delta_maintenance.policies.budget.account import BudgetAccount
+from delta_maintenance.policies.budget.account import BudgetAccount, _Entry
 from delta_maintenance.policies.budget.account import _log as account_log
 from delta_maintenance.policies.definition.budget import BudgetRule
 from delta_maintenance.storage import FileStatus, MemoryStore
@@ -110,6 +110,35 @@ def test_of_two_that_begin_at_the_same_time_at_most_one_exceeds_the_budget() -> 
     store.before_listing = lambda: outcomes.append(begin(second, 11))
     outcomes.append(begin(first, 11))
     assert sum(outcome is not None for outcome in outcomes) <= 1
+
+
+def test_of_two_that_see_each_other_one_begins() -> None:
+    """Both find too little left, and remove what they booked."""
+
+    class Removing(Interrupted):
+        def delete(self, path: str) -> None:
+            super().delete(path)
+            if other._own:
+                other.cancel("w-1")
+
+    store = Removing()
+    first, other = account(store, "first"), account(store, "other")
+    store.before_listing = lambda: other._put(
+        _Entry(day=f"{NOW:%F}", run="other", owner="o", id="w-1", costs=(11.0,) * 5)
+    )
+    assert begin(first, 11) is not None
+    assert begin(account(store, "late"), 1) is None
+
+
+def test_what_begins_at_midnight_counts_for_the_day_on_which_something_is_left() -> None:
+    store = MemoryStore()
+    assert begin(account(store), 10) is not None
+    late = account(store, "late")
+    clock = chain([NOW], repeat(NOW + timedelta(hours=1)))
+    late.now = lambda: next(clock)
+    assert begin(late, 5) is not None
+    assert account(store).left() == {"cpu_seconds": 0}
+    assert late.left() == {"cpu_seconds": LIMIT - 5}
 
 
 def test_what_took_more_than_expected_counts_and_limits_of_a_run_hold_over_its_tasks() -> None:

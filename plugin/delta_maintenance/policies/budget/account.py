@@ -30,6 +30,8 @@ _NAME = re.compile(
     r"(?P<day>\d{4}-\d\d-\d\d)\.(?P<run>\w+)\.(?P<owner>\w+)\.(?P<id>[\w-]+)"
     r"\.(?P<state>begun|ended)\.(?P<costs>[\d.e+-]+(_[\d.e+-]+)*)\.spent"
 )
+_TRIES = 5
+"""How often an operation is booked at most: of many at the same time, all may find too little."""
 _DAYS = timedelta(days=2)
 """The time after which files are deleted: runs of a budget end before that."""
 
@@ -84,12 +86,12 @@ class BudgetAccount:
         """Returns what is left of the limits for the tables of an owner; units without a limit are
         left out.
         """
-        return self._left(self._entries(), owner)
+        return self._left(self._entries(), owner, _day(self.now()))
 
     def left_by_owner(self) -> dict[str, dict[Unit, float]]:
         """Returns what is left for the tables of each owner that has a share."""
-        entries = self._entries()
-        return {owner: self._left(entries, owner) for owner in self.rule.owners}
+        entries, today = self._entries(), _day(self.now())
+        return {owner: self._left(entries, owner, today) for owner in self.rule.owners}
 
     def booked(self) -> frozenset[str]:
         """Returns the digests of what is counted and may still look due: what this run has booked,
@@ -109,19 +111,28 @@ class BudgetAccount:
         `work` names the table and the operation. None if nothing is left of a limit, so that the
         operation must wait.
         """
-        entry = _Entry(
-            day=_day(self.now()),
-            run=digest_of(self.run_id),
-            owner=digest_of(owner or ""),
-            id=f"{digest_of(work)}-{self.new_id()}",
-            costs=tuple(expected.get(unit, 0.0) for unit in UNITS),
-        )
+        for _ in range(_TRIES):
+            entry = _Entry(
+                day=_day(self.now()),
+                run=digest_of(self.run_id),
+                owner=digest_of(owner or ""),
+                id=f"{digest_of(work)}-{self.new_id()}",
+                costs=tuple(expected.get(unit, 0.0) for unit in UNITS),
+            )
+            if self._book(entry, owner):
+                return entry.id
+            if any(left <= 0 for left in self.left(owner).values()):
+                break
+        return None
+
+    def _book(self, entry: _Entry, owner: str | None) -> bool:
         self._put(entry)
         others = [other for other in self._entries() if other.id != entry.id]
-        if all(left > 0 for left in self._left(others, owner).values()):
-            return entry.id
+        # Of the day of the entry, although midnight may have passed since.
+        if all(left > 0 for left in self._left(others, owner, entry.day).values()):
+            return True
         self.cancel(entry.id)
-        return None
+        return False
 
     def cancel(self, id: str) -> None:
         """Removes what was booked for an operation that has not begun."""
@@ -140,8 +151,8 @@ class BudgetAccount:
         self._put(ended)
         self._shared(lambda store: store.delete(f"{BUDGET_FOLDER}/{begun.name}"))
 
-    def _left(self, entries: list[_Entry], owner: str | None) -> dict[Unit, float]:
-        rule, today, run = self.rule, _day(self.now()), digest_of(self.run_id)
+    def _left(self, entries: list[_Entry], owner: str | None, today: str) -> dict[Unit, float]:
+        rule, run = self.rule, digest_of(self.run_id)
         share = rule.owners.get(owner or "")
         left: dict[Unit, float] = {}
         for limits, booked in (
