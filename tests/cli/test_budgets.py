@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 from delta_maintenance.cli.run_budget import _amount
 from delta_maintenance.policies import lanes
+from delta_maintenance.policies.budget.account import BudgetAccount
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
 
@@ -117,20 +121,35 @@ def test_what_waits_is_due_since_it_was_found_due_first(
     assert due_since() == {name: at for name, at in first.items() if name != "t2"}
 
 
-def test_tables_are_changed_one_at_a_time(
+def test_tables_are_booked_and_changed_one_at_a_time(
     cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside each other, operations that take more than expected would exceed the budget."""
-    made: list[lanes.Turns] = []
+    """Beside each other, operations that take more than expected would exceed the budget, and what
+    waits for its turn would reserve what others could use.
+    """
+    held: list[bool] = []
+    begin = BudgetAccount.begin
 
     class Recorded(lanes.Turns):
         def __init__(self, *, at_once: int = 4) -> None:
             super().__init__(at_once=at_once)
             assert at_once == 1
-            made.append(self)
 
+        @contextmanager
+        def turn(self, answered_in: float) -> Iterator[None]:
+            with super().turn(answered_in):
+                in_turn.append(threading.get_ident())
+                yield
+                in_turn.remove(threading.get_ident())
+
+    def recorded(account: BudgetAccount, *args: Any, **options: Any) -> str | None:
+        held.append(in_turn == [threading.get_ident()])
+        return begin(account, *args, **options)
+
+    in_turn: list[int] = []
     monkeypatch.setattr(lanes, "Turns", Recorded)
-    assert cli("run", policy).status == 0 and len(made) == 1
+    monkeypatch.setattr(BudgetAccount, "begin", recorded)
+    assert cli("run", policy).status == 0 and held and all(held)
 
 
 def test_a_dry_run_within_a_budget_writes_nothing(cli: Any, policy: Path, tmp_path: Path) -> None:

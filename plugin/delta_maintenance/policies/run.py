@@ -151,18 +151,16 @@ class _Run:
     def run(self) -> RunResult:
         began, started = time.monotonic(), self.context.environment.now()
         before = latest = self._assess(None)
-        due = self._next(before)
-        if due is not None:
+        if before.due:
             with self.context.environment.turn(time.monotonic() - began):
-                latest = self._work(latest, due, started)
+                latest = self._work(latest, started)
         after = None if latest is before else self._deferring(latest)
         return self._result(started, self._deferring(before), after)
 
-    def _work(
-        self, latest: Assessment, due: AssessedOperation | None, started: datetime
-    ) -> Assessment:
-        """Runs the operations that are due, from one on; returns the assessment after them."""
-        while due is not None:
+    def _work(self, latest: Assessment, started: datetime) -> Assessment:
+        """Runs the operations that are due; returns the assessment after them."""
+        # Booked in the turn only: what waits for its turn would keep the budget from others.
+        while (due := self._next(latest)) is not None:
             was = TableState.of(latest.health)
             try:
                 outcome = replace(self._outcome(due, started), before=was)
@@ -179,7 +177,6 @@ class _Run:
                 self._ended_at(latest)
             if _ends_the_run(outcome):
                 break
-            due = self._next(latest)
         return latest
 
     def _ended_at(self, after: Assessment) -> None:
