@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,6 +92,18 @@ def test_an_assessment_shows_the_order_and_the_cut_off(
     choice = json.loads(cli("assess", policy, "--budget", "--json").out)["choice"]
     assert [item["work"]["table"] for item in choice["chosen"]] == ["t2"]
     assert [item["work"]["table"] for item in choice["deferred"]] == ["t1", "t0"]
+
+
+def test_a_terminal_shows_why_each_operation_waits(
+    cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda stream: True, raising=False)
+    lines = [line.rstrip() for line in cli("assess", policy, "--budget").out.splitlines()]
+    assert "1 t2" in lines and lines.count("- t1") == 1
+    text = " ".join(" ".join(lines).split())
+    assert text.count("0 s of the processor time left") == 2
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_a_budget_without_a_folder_or_a_readable_ledger_is_said(

@@ -176,10 +176,10 @@ def _lines(selection: Selection) -> Iterator[str]:
         yield from lines[:_SHOWN]
         if len(lines) > _SHOWN:
             yield f"and {len(lines) - _SHOWN:,} more"
-    if choice.chosen:
+    if choice.spent:
         yield spared_text(choice.spared)
-    for unit, limit in selection.limits.items():
-        share = choice.spent.get(unit, 0.0) / limit
+    for unit, spent in choice.spent.items():
+        share = spent / selection.limits[unit]
         yield f"{share:.0%} of what is left of the {UNIT_NAMES[unit]} is expected to be taken"
     if not choice.keeps_deadlines:
         yield NO_DEADLINES

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from delta_maintenance import clock
-from delta_maintenance.cli.output import print_json, print_lines, warn
+from delta_maintenance.cli.output import print_json, print_lines, print_named, warn
 from delta_maintenance.errors import InvalidRequestError
-from delta_maintenance.operations.core.facts import count_text, size_text
-from delta_maintenance.quantities import duration_text
+from delta_maintenance.operations.core.facts import count_text
 
 if TYPE_CHECKING:
     from delta_maintenance.cli.policy_tables import PolicyTables
     from delta_maintenance.policies.budget.choice import DueWork
     from delta_maintenance.policies.budget.selection import Selection, TableBudget
-    from delta_maintenance.policies.definition.budget import Unit
     from delta_maintenance.policies.definition.policy import PolicyTable
     from delta_maintenance.policies.models import RunResult
-
-
-_LONGEST = 1e13
-"""The seconds of the longest duration that is printed: a ledger may have rows with any numbers."""
 
 
 class RunBudget:
@@ -43,7 +37,7 @@ class RunBudget:
             )
         if session.state is None and policy.budget.day.amounts():
             warn(["without --state, the limits of a day count only the operations of this run"])
-        now = clock.now()
+        now, self.owners = clock.now(), policy.budget.owners
         self.assessments = tables.assessments()
         self.history, problem = known_costs(
             None if tables.recorder is None else tables.recorder.open_ledger,
@@ -89,34 +83,30 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
     if as_json:
         print_json(budget.selection.to_json())
         return
-    from delta_maintenance.policies.budget.selection import UNIT_NAMES, choice_text
+    from delta_maintenance.policies.budget.selection import choice_text, left_text
 
-    selection = budget.selection
-    rows: list[Sequence[str]] = []
+    selection, rows = budget.selection, list[Sequence[str]]()
     for number, item in enumerate(selection.choice.chosen, 1):
         cells = _cells(item.work, item.parts, selection)
         rows.append((f"{number}", *cells, choice_text(item)))
     for waiting in selection.choice.deferred:
-        unit = "" if waiting.unit is None else f"{UNIT_NAMES[waiting.unit]}: "
-        why = f"{waiting.better} better, {unit}{waiting.left:.0%} left"
-        cells = _cells(waiting.work, len(waiting.work.parts), selection)
-        rows.append(("-", *cells, why if selection.limits else "spent or reserved"))
-    print_lines(("", "table", "operation", "spares", "takes", "share", "why"), rows)
+        why = "spent or reserved"
+        if selection.limits:
+            better = f"{waiting.better} better, " * (waiting.better > 0)
+            why = f"{better}{left_text(waiting, selection.limits, budget.owners)}"
+        rows.append(("-", *_cells(waiting.work, len(waiting.work.parts), selection), why))
+    columns = ("table", "operation", "spares", "takes", "share", "why")
+    if sys.stdout.isatty():
+        # The reason is not cut off.
+        print_named(columns, [(f"{place} {table}", *cells) for place, table, *cells in rows])
+    else:
+        print_lines(("", *columns), rows)
     print(
-        "spares: requests of readers a day; takes: processor time; share: of what is left;\n"
-        "better: operations with more gain for their cost"
+        "spares: requests of readers a day; takes: processor time;\n"
+        "share: of what is left; better: operations with more gain for their cost"
     )
     for line in _sums(selection):
         print(line)
-
-
-def _amount(unit: Unit, amount: float) -> str:
-    if unit == "bytes_rewritten":
-        return size_text(int(amount))
-    if unit not in ("seconds", "cpu_seconds"):
-        return f"{amount:,.2f}" if unit == "money" else f"{amount:,.0f}"
-    whole = timedelta(seconds=round(min(amount, _LONGEST)))
-    return f"{amount:.2f} s" if amount < 60 else duration_text(whole)
 
 
 def _short(seconds: float) -> str:
@@ -145,6 +135,7 @@ def _sums(selection: Selection) -> Iterator[str]:
     from delta_maintenance.policies.budget.selection import (
         NO_DEADLINES,
         UNIT_NAMES,
+        amount_text,
         spared_text,
         until_text,
     )
@@ -153,10 +144,10 @@ def _sums(selection: Selection) -> Iterator[str]:
     chosen, deferred = len(choice.chosen), len(choice.deferred)
     waiting = f", {count_text(deferred, 'operation')} deferred {until_text(selection.until)}"
     yield f"{count_text(chosen, 'operation')} to run{waiting if deferred else ''}"
-    if chosen:
+    if choice.spent:
         yield spared_text(choice.spared)
     for unit, limit in selection.limits.items():
-        taken = _amount(unit, choice.spent.get(unit, 0.0))
-        yield f"{UNIT_NAMES[unit]}: {taken} expected, of {_amount(unit, limit)} that are left"
+        taken = f"{amount_text(unit, choice.spent[unit])} expected, of " if choice.spent else ""
+        yield f"{UNIT_NAMES[unit]}: {taken}{amount_text(unit, limit)} left"
     if not choice.keeps_deadlines:
         yield NO_DEADLINES

@@ -122,7 +122,9 @@ def test_the_best_work_runs_first_and_the_rest_waits_with_its_reason(
     assert select(path, task_context, due) == rows, "another try makes the same choice"
     waits = entry(tmp_path, "t3").assessment
     assert waits.status == "deferred" and entry(tmp_path, "t2").assessment.status == "due"
-    why = "after 1 operation with more gain for their cost, it needs 50% of the requests"
+    why = (
+        "after 1 operation with more gain for their cost, it needs 10, with 0 of the requests left"
+    )
     assert why in waits.operations[0].reason and "deferred to the next run" in caplog.text
     assert outcomes(tmp_path) == [("t3", "deferred")]
     lines = [

@@ -15,7 +15,7 @@ from delta_maintenance.policies import Assessment
 from delta_maintenance.policies.approval import Approvals
 from delta_maintenance.policies.assess import assess
 from delta_maintenance.policies.budget.account import BudgetAccount
-from delta_maintenance.policies.budget.choice import BudgetChoice, Gain
+from delta_maintenance.policies.budget.choice import Gain
 from delta_maintenance.policies.budget.debt import due_work, gain_of, in_requests, risk_of
 from delta_maintenance.policies.budget.estimates import Correction, CostHistory
 from delta_maintenance.policies.budget.selection import (
@@ -130,7 +130,18 @@ def test_without_ranking_everything_runs_as_long_as_something_is_left() -> None:
     pair = table_of("t")
     chosen = select_work([pair], account(run={"requests": 1}), CostHistory(), ranked=False, now=NOW)
     assert chosen.defer(pair[0]) == pair[0]
-    assert chosen.choice == BudgetChoice(chosen=(), deferred=(), spent={}, keeps_deadlines=True)
+    assert not chosen.choice.deferred and not chosen.choice.spent
+    assert [item.work.operation for item in chosen.choice.chosen] == ["checkpoint", "vacuum"]
+    assert choice_text(chosen.choice.chosen[0]) == "usual order, while something is left"
+
+
+def test_what_an_owner_may_not_take_waits_because_of_the_owner() -> None:
+    (assessment, table), other = table_of("t"), table_of("u", 8)
+    limits = {"day": {"requests": 1000}, "owners": {"finance": 0.015}}
+    selection = selected((replace(assessment, owner="finance"), table), other, **limits)
+    assert not selection.allotments["u"].deferred
+    why = "it needs 17, with 1 of the requests left for tables of finance"
+    assert selection.allotments["t"].deferred["vacuum"].endswith(why)
 
 
 def test_no_limit_defers_nothing() -> None:

@@ -24,7 +24,7 @@ from delta_maintenance.operations.core.record import Instant, Record
 from delta_maintenance.policies.definition.budget import Unit
 
 Stage = Literal["repair", "log", "files"]
-Why = Literal["repair", "deadline", "log", "gain"]
+Why = Literal["repair", "deadline", "log", "gain", "order"]
 
 CHEAP_SHARE = 0.01
 """The share of the budget up to which upkeep of the log goes before rewriting of files."""
@@ -103,6 +103,7 @@ class ChosenWork(Record):
     parts: int
     """The number of parts, from the first one on."""
     why: Why
+    """`order` if nothing was compared, because costs are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

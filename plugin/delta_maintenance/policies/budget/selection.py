@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -18,6 +18,7 @@ from delta_maintenance.policies.budget.choice import (
     BudgetChoice,
     ChosenWork,
     DeferredWork,
+    DueWork,
     Gain,
     choose,
 )
@@ -27,6 +28,7 @@ from delta_maintenance.policies.definition.budget import BudgetRule, Unit
 from delta_maintenance.policies.definition.policy import PolicyTable
 from delta_maintenance.policies.measuring import ExpectedCost
 from delta_maintenance.policies.models import Assessment, OperationOutcome, next_due_at, status_of
+from delta_maintenance.quantities import duration_text
 
 _DAY = timedelta(days=1)
 _LEAST_RESERVE = 1.5
@@ -43,6 +45,7 @@ _WHY = {
     "deadline": "waited longest",
     "log": "cheap upkeep of the log",
     "gain": "gain for its cost",
+    "order": "usual order, while something is left",
 }
 NO_DEADLINES = "the budget does not suffice for every operation to run within `most_intervals`"
 """What `BudgetChoice.keeps_deadlines` denies."""
@@ -154,8 +157,11 @@ def select_work(
         )
         choice = choose(work, budget, now=now)
         reasons = {
-            (item.work.table, item.work.operation): deferral_text(item) for item in choice.deferred
+            (item.work.table, item.work.operation): _deferral_text(item, budget)
+            for item in choice.deferred
         }
+    else:
+        choice = replace(choice, chosen=tuple(map(_in_usual_order, work)))
     parts = {
         (item.work.table, item.work.operation): item.parts
         for item in choice.chosen
@@ -180,6 +186,10 @@ def select_work(
         if names:
             allotments[assessment.name] = replace(allotment, expected=chosen)
     return Selection(choice=choice, limits=limits, until=until, allotments=allotments)
+
+
+def _in_usual_order(work: DueWork) -> ChosenWork:
+    return ChosenWork(work=work, parts=len(work.parts), why="order")
 
 
 def work_name(table: PolicyTable, due: AssessedOperation) -> str:
@@ -208,15 +218,32 @@ def spared_text(gain: Gain) -> str:
     return f"spared a day: {', '.join(text for amount, text in amounts if amount) or 'nothing'}"
 
 
-def deferral_text(item: DeferredWork) -> str:
+def amount_text(unit: Unit, amount: float) -> str:
+    """Returns an amount of what a budget limits."""
+    if unit == "bytes_rewritten":
+        return size_text(int(amount))
+    if unit in ("seconds", "cpu_seconds") and amount >= 60:
+        return duration_text(timedelta(seconds=round(amount)))
+    if amount >= 100:
+        return f"{amount:,.0f}"
+    return f"{amount:.3g}{' s' * (unit in ('seconds', 'cpu_seconds'))}"
+
+
+def left_text(item: DeferredWork, limits: Mapping[Unit, float], owners: Collection[str]) -> str:
+    """Returns how much of the limit that an operation exceeds is left for its table."""
+    assert item.unit is not None
+    amount = amount_text(item.unit, item.left * limits[item.unit])
+    whose = f" for tables of {item.work.owner}" if item.work.owner in owners else ""
+    return f"{amount} of the {UNIT_NAMES[item.unit]} left{whose}"
+
+
+def _deferral_text(item: DeferredWork, budget: Budget) -> str:
     """Returns why an operation waits, in one clause."""
-    if item.better:
-        first = f"{count_text(item.better, 'operation')} with more gain for their cost"
-    else:
-        first = "repairs and what has waited longest"
-    limit = "budget" if item.unit is None else UNIT_NAMES[item.unit]
-    needs = f"it needs {item.needs:.0%} of the {limit}, and {item.left:.0%} is left"
-    return f"after {first}, {needs}"
+    assert item.unit is not None
+    better = f"after {count_text(item.better, 'operation')} with more gain for their cost, "
+    needs = amount_text(item.unit, item.needs * budget.limits[item.unit])
+    left = left_text(item, budget.limits, budget.owner_limits)
+    return f"{better * (item.better > 0)}it needs {needs}, with {left}"
 
 
 @dataclass(kw_only=True)
