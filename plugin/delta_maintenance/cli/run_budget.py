@@ -90,11 +90,12 @@ def print_choice(budget: RunBudget, *, as_json: bool) -> None:
         cells = _cells(item.work, item.parts, selection)
         rows.append((f"{number}", *cells, choice_text(item)))
     for waiting in selection.choice.deferred:
-        why = "spent or reserved"
+        work = waiting.work
+        why = selection.allotments[work.table].deferred[work.operation]
         if selection.limits:
             better = f"{waiting.better} better, " * (waiting.better > 0)
             why = f"{better}{left_text(waiting, selection.limits, budget.owners)}"
-        rows.append(("-", *_cells(waiting.work, len(waiting.work.parts), selection), why))
+        rows.append(("-", *_cells(work, len(work.parts), selection), why))
     columns = ("table", "operation", "spares", "takes", "share", "why")
     if sys.stdout.isatty():
         # The reason is not cut off.
