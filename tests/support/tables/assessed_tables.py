@@ -246,7 +246,7 @@ def deferred(name: str, *operations: str, at: datetime = NOW) -> Assessment:
     reason = "27 files are small, and can become 1"
     optimize = replace(checkpoint, operation="optimize", reason=reason, commits_to_replay=None)
     first = "after 3 operations with more gain for their cost"
-    why = f"{first}, it needs 4.1 s, and 1.2 s of the processor time is left"
+    why = f"{first}, it needs 4.1 s, with 1.2 s of the processor time left"
     allotment = Allotment(deferred=dict.fromkeys(operations, why), until=at + timedelta(hours=5))
     return allotment.defer(replace(asked, operations=(checkpoint, optimize)))
 
