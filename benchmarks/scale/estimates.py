@@ -103,7 +103,8 @@ def _age(table: Path) -> None:
 def _run(
     table: PolicyTable, history: CostHistory, last_runs: tuple[LastRun, ...], now: datetime
 ) -> RunResult:
-    account = BudgetAccount(rule=BudgetRule(), run_id="run", now=lambda: now)
+    rule = BudgetRule.model_validate({"day": {"requests": 10**9}})
+    account = BudgetAccount(rule=rule, run_id="run", now=lambda: now)
     environment = RunEnvironment(
         budget=TableBudget(table=table, account=account, history=history), now=lambda: now
     )

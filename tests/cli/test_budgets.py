@@ -58,6 +58,9 @@ def test_a_run_does_what_the_budget_of_a_day_permits_and_says_why_the_rest_waits
     first = cli(*words)
     assert first.status == 0 and "3 tables: 2 deferred, 1 done" in first.out, first.out
     assert "deferred on 2 tables, such as t0: checkpoint: " in first.out
+    [waits] = [line for line in cli("ledger", policy).out.splitlines() if " t0 " in line]
+    assert waits.partition("deferred  ")[2].startswith("until ") and "time left" in waits
+    assert "see the order with --budget" in cli("assess", *words[1:]).out
     assert checkpoints(tmp_path) == ["t2"]
     second = cli(*words)
     assert second.status == 0 and checkpoints(tmp_path) == ["t2"]

@@ -38,9 +38,8 @@ RULES: dict[str, Any] = {"checkpoint": {"max_commits": 3}, "vacuum": True}
 
 
 def account(store: MemoryStore | None = None, **limits: Any) -> BudgetAccount:
-    return BudgetAccount(
-        rule=BudgetRule.model_validate(limits), run_id="run", store=store, now=lambda: NOW
-    )
+    rule = BudgetRule.model_validate(limits or {"day": {"requests": 10**9}})
+    return BudgetAccount(rule=rule, run_id="run", store=store, now=lambda: NOW)
 
 
 def table_of(name: str, commits: int = 12, **rules: Any) -> tuple[Assessment, PolicyTable]:
@@ -144,7 +143,7 @@ def test_what_an_owner_may_not_take_waits_because_of_the_owner() -> None:
     assert selection.allotments["t"].deferred["vacuum"].endswith(why)
 
 
-def test_no_limit_defers_nothing() -> None:
+def test_what_fits_is_not_deferred() -> None:
     pair = table_of("t")
     assert selected(pair).defer(pair[0]) == pair[0]
 

@@ -219,6 +219,8 @@ def test_mappings_merge_key_by_key_and_everything_else_replaces(
         ("a: [", ("line 2", "YAML")),
         ("version: 1\nversion: 1", ("line 2", "'version' occurs twice")),
         ("version: 1\ntables:\n- uri: /a\n  vaccum: true", ("line 4", "tables[0].vaccum")),
+        ("version: 1\nbudget:\n  owners: {a: 0.4}", ("line 2", "budget: a budget needs a limit")),
+        ("version: 1\nbudget:\n  owners: {a: 40%}", ("line 3", "budget.owners.a", "40% as 0.4")),
         ("version: 1\ndefaults: {vacuum: {every: 7}}", ("vacuum.every", "unit")),
         ("version: 1\ndefaults: {vacuum: {every: 1 month}}", ("'1 month'",)),
         (

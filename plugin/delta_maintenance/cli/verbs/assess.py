@@ -38,7 +38,7 @@ def add_parser(verbs: Verbs) -> None:
             "and their cost and benefit. Reads logs but no data, and changes nothing. A "
             "table or a pattern that cannot be read does not prevent the assessment of the others."
         ),
-        json_help="print the Assessments as one JSON document, a list",
+        json_help="print the Assessments as one JSON document, a list, or the Selection of --budget",
         example="assess delta_maintenance.yaml --state state/",
     )
     parser.add_argument("--due", action="store_true", help="only tables with due operations")
@@ -91,6 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json and budget is None:
         hint = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
         print(f"{_sums(assessments, acknowledged)}{hint}")
+        if tables.session.policy.budget is not None:
+            print("a run does of this what its budget permits; see the order with --budget")
         say_by_cause((each.name, each.uri, note) for each in chosen for note in each.notes)
     return report_failures(
         ((a.name, a.uri, a.problem, a.exit_status) for a in failed), acknowledged

@@ -139,13 +139,19 @@ def _print_newest(rows: Sequence[Mapping[str, Any]], arguments: argparse.Namespa
                 row["table_name"] or "",
                 row["operation"] or "",
                 row["outcome"] or "",
-                ", ".join(_brought(row)) or row["error"] or "",
+                ", ".join(_brought(row)) or row["error"] or _waits(row),
             )
             for row in rows
         ],
     )
     if len(rows) == _SHOWN:
         print(f"the newest {_SHOWN}; sums of all with --by")
+
+
+def _waits(row: Mapping[str, Any]) -> str:
+    """Until when an operation waits because of the budget, and why."""
+    why = row["reason"] if row["outcome"] == "deferred" else None
+    return (why or "").rpartition(", but deferred ")[2]
 
 
 def _brought(row: Mapping[str, Any]) -> Iterator[str]:

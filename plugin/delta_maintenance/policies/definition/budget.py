@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from delta_maintenance.operations.core.policy_values import Bytes, Duration, PolicyModel, Share
 
@@ -53,6 +53,12 @@ class BudgetLimits(PolicyModel):
             yield "money", self.money
 
 
+def _share(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError("a share is a number from 0 to 1; write 40% as 0.4")
+    return value
+
+
 class BudgetRule(PolicyModel):
     """What maintenance may spend. The operations that save readers the most for what they cost come
     first, and the others wait; repairs and deadlines come before them."""
@@ -64,8 +70,14 @@ class BudgetRule(PolicyModel):
     most_intervals: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 7
     """How many of its intervals (`every` of its rule, at least a day) a due operation waits at
     most, as far as the budget suffices for it."""
-    owners: Mapping[str, Annotated[Share, Field(gt=0)]] = Field(default_factory=dict)
+    owners: Mapping[str, Annotated[Share, Field(gt=0), BeforeValidator(_share)]] = Field(default_factory=dict)
     """The greatest shares of the limits for the tables of owners."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        if not {**self.day.amounts(), **self.run.amounts()}:
+            raise ValueError("a budget needs a limit; add one to `day` or `run`")
+        return self
 
     @property
     def limits_money(self) -> bool:
