@@ -38,7 +38,7 @@ def add_parser(verbs: Verbs) -> None:
             "and their cost and benefit. Reads logs but no data, and changes nothing. A "
             "table or a pattern that cannot be read does not prevent the assessment of the others."
         ),
-        json_help="print the Assessments as one JSON document, a list, or the Selection of --budget",
+        json_help="print the Assessments as one JSON document, a list; with --budget the Selection",
         example="assess delta_maintenance.yaml --state state/",
     )
     parser.add_argument("--due", action="store_true", help="only tables with due operations")

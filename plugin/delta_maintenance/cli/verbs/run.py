@@ -42,7 +42,7 @@ def add_parser(verbs: Verbs) -> None:
             "is not a failure if nothing is due. Prints the outcomes; --dry-run prints the plans "
             "for the current tables."
         ),
-        json_help="print the RunResults as one JSON document, a list, or the Selection of --shadow",
+        json_help="print the RunResults as one JSON document, a list; with --shadow the Selection",
         example="run delta_maintenance.yaml --state state/ --dry-run",
         may_omit_policy=True,
     )

@@ -70,7 +70,9 @@ class BudgetRule(PolicyModel):
     most_intervals: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 7
     """How many of its intervals (`every` of its rule, at least a day) a due operation waits at
     most, as far as the budget suffices for it."""
-    owners: Mapping[str, Annotated[Share, Field(gt=0), BeforeValidator(_share)]] = Field(default_factory=dict)
+    owners: Mapping[str, Annotated[Share, Field(gt=0), BeforeValidator(_share)]] = Field(
+        default_factory=dict
+    )
     """The greatest shares of the limits for the tables of owners."""
 
     @model_validator(mode="after")
