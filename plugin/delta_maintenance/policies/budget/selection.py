@@ -157,7 +157,7 @@ def select_work(
         )
         choice = choose(work, budget, now=now)
         reasons = {
-            (item.work.table, item.work.operation): _deferral_text(item, budget)
+            (item.work.table, item.work.operation): _deferral_text(item, limits, rule.owners)
             for item in choice.deferred
         }
     else:
@@ -223,7 +223,8 @@ def amount_text(unit: Unit, amount: float) -> str:
     if unit == "bytes_rewritten":
         return size_text(int(amount))
     if unit in ("seconds", "cpu_seconds") and amount >= 60:
-        return duration_text(timedelta(seconds=round(amount)))
+        # A ledger may have rows with any numbers.
+        return duration_text(timedelta(seconds=round(min(amount, 1e13))))
     if amount >= 100:
         return f"{amount:,.0f}"
     return f"{amount:.3g}{' s' * (unit in ('seconds', 'cpu_seconds'))}"
@@ -237,13 +238,14 @@ def left_text(item: DeferredWork, limits: Mapping[Unit, float], owners: Collecti
     return f"{amount} of the {UNIT_NAMES[item.unit]} left{whose}"
 
 
-def _deferral_text(item: DeferredWork, budget: Budget) -> str:
+def _deferral_text(
+    item: DeferredWork, limits: Mapping[Unit, float], owners: Collection[str]
+) -> str:
     """Returns why an operation waits, in one clause."""
     assert item.unit is not None
     better = f"after {count_text(item.better, 'operation')} with more gain for their cost, "
-    needs = amount_text(item.unit, item.needs * budget.limits[item.unit])
-    left = left_text(item, budget.limits, budget.owner_limits)
-    return f"{better * (item.better > 0)}it needs {needs}, with {left}"
+    needs = amount_text(item.unit, item.needs * limits[item.unit])
+    return f"{better * (item.better > 0)}it needs {needs}, with {left_text(item, limits, owners)}"
 
 
 @dataclass(kw_only=True)
