@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from delta_maintenance.cli.run_budget import _amount
 from delta_maintenance.policies import lanes
 from delta_maintenance.policies.budget.account import BudgetAccount
+from delta_maintenance.policies.budget.selection import amount_text
 from tests.support.tables.actions import add, metadata, protocol
 from tests.support.tables.vacuum_tables import Folder
 
@@ -193,5 +193,5 @@ def test_a_policy_without_a_budget_has_no_choice(cli: Any, tmp_path: Path) -> No
 
 def test_costs_that_no_operation_has_are_printed() -> None:
     """By rows of a ledger that another program has written."""
-    assert _amount("cpu_seconds", 1e300) == _amount("seconds", 1e13)
-    assert _amount("seconds", 59.0) == "59.00 s" and _amount("seconds", 3600) == "1 hour"
+    assert amount_text("cpu_seconds", 1e300) == amount_text("seconds", 1e13)
+    assert amount_text("seconds", 59.0) == "59 s" and amount_text("seconds", 3600) == "1 hour"
