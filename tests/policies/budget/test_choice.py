@@ -131,6 +131,13 @@ def test_many_deadlines_are_met_before_they_come_together() -> None:
     assert not choose(due * 2, budget(40), now=NOW).keeps_deadlines
 
 
+def test_the_most_gain_comes_first_among_deadlines_of_the_same_day() -> None:
+    """On the first night, all of a neglected lake is due since moments that differ by seconds."""
+    due = [work(f"t{gain}", (gain, 10), waits=(30 - gain) / 86_400) for gain in range(1, 30)]
+    choice = choose(due, budget(20), now=NOW)
+    assert tables_of(choice) == [("t29", 1, "deadline"), ("t28", 1, "deadline")]
+
+
 def test_the_share_of_an_owner_leaves_the_rest_to_others() -> None:
     due = [
         *(work(f"a{number}", (100, 10), owner="a") for number in range(3)),

@@ -224,24 +224,23 @@ class _Choosing:
 
         Later runs have the same budget. What is due by each deadline, less what all runs until
         then can do without this one, must be done now: in the order of the deadlines, because the
-        order of these parts does not matter for later ones.
+        order of these parts does not matter for later ones. Among deadlines before the same run,
+        the greatest gain over cost comes first.
         """
         budget = self._budget
         waiting = sorted(
-            (item.due_since - self._now + _times(budget.most_intervals, item.interval), at)
+            (self._later_runs(item), -self._runs[at][0].rate, at)
             for at, item in enumerate(self._work)
             if item.parts and not self._taken[at]
         )
         # What exceeds a budget by itself takes that of one run, whenever it is done.
-        shares = [min(1.0, self._share_of(self._work[at].parts[0].cost)) for _, at in waiting]
+        shares = [min(1.0, self._share_of(self._work[at].parts[0].cost)) for *_, at in waiting]
         needed = overdue = 0.0
-        for (remaining, _), until in zip(waiting, accumulate(shares), strict=True):
-            # A deadline that passes before the next run is due in this one.
-            later_runs = max(0, remaining // budget.every)
+        for (later_runs, *_), until in zip(waiting, accumulate(shares), strict=True):
             needed = max(needed, until - _PLANNED_SHARE * later_runs)
             overdue = max(overdue, until - later_runs - 1)
         taken = 0.0
-        for (_, at), share in zip(waiting, shares, strict=True):
+        for (*_, at), share in zip(waiting, shares, strict=True):
             if taken >= needed:
                 break
             parts = self._work[at].parts
@@ -252,6 +251,11 @@ class _Choosing:
             else:
                 self._runs[at] = whole
         return overdue <= 0
+
+    def _later_runs(self, item: DueWork) -> int:
+        """The runs after this one until a deadline; one that passes before them is due in this."""
+        wait = _times(self._budget.most_intervals, item.interval)
+        return max(0, (item.due_since - self._now + wait) // self._budget.every)
 
     def _take_by_rate(self) -> None:
         heap = [

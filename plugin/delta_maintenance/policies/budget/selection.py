@@ -42,7 +42,7 @@ UNIT_NAMES: Mapping[Unit, str] = {
 }
 _WHY = {
     "repair": "repair",
-    "deadline": "waited longest",
+    "deadline": "to keep the deadlines",
     "log": "cheap upkeep of the log",
     "gain": "gain for its cost",
     "order": "usual order, while something is left",
