@@ -227,7 +227,6 @@ class _Choosing:
         order of these parts does not matter for later ones. Among deadlines before the same run,
         the greatest gain over cost comes first.
         """
-        budget = self._budget
         waiting = sorted(
             (self._later_runs(item), -self._runs[at][0].rate, at)
             for at, item in enumerate(self._work)
