@@ -83,13 +83,14 @@ def _within_budget(runs: Sequence[TableRun], policy: Policy) -> Iterator[TableRu
     if not selection.choice.keeps_deadlines:
         context.log.warning("budget: not every operation can run within `most_intervals`")
     # Beside each other, operations that take more than expected would exceed the budget.
-    turns = Turns(at_once=1)
+    turns, places = Turns(at_once=1), selection.places
     for run in runs:
         budget = TableBudget(
             table=run.table.policy,
             account=account,
             history=history,
             allotment=selection.allotments.get(run.table.policy.name, Allotment()),
+            place=places.get(run.table.policy.name, len(places)),
         )
         yield replace(run, turns=turns, budget=budget)
 

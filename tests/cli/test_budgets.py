@@ -153,8 +153,8 @@ def test_tables_are_booked_and_changed_one_at_a_time(
             assert at_once == 1
 
         @contextmanager
-        def turn(self, answered_in: float) -> Iterator[None]:
-            with super().turn(answered_in):
+        def turn(self, place: float) -> Iterator[None]:
+            with super().turn(place):
                 in_turn.append(threading.get_ident())
                 yield
                 in_turn.remove(threading.get_ident())
@@ -167,6 +167,23 @@ def test_tables_are_booked_and_changed_one_at_a_time(
     monkeypatch.setattr(lanes, "Turns", Recorded)
     monkeypatch.setattr(BudgetAccount, "begin", recorded)
     assert cli("run", policy).status == 0 and held and all(held)
+
+
+def test_tables_have_their_turns_in_the_order_of_the_choice(
+    cli: Any, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[float] = []
+    turn = lanes.Turns.turn
+
+    def recorded(turns: lanes.Turns, place: float) -> Any:
+        places.append(place)
+        return turn(turns, place)
+
+    monkeypatch.setattr(lanes.Turns, "turn", recorded)
+    policy.write_text(policy.read_text().replace("1 millisecond", "1 hour"))
+    results = json.loads(cli("run", policy, "--json").out)
+    assert [result["name"] for result in results] == ["t2", "t1", "t0"]
+    assert sorted(places) == [0, 1, 2]
 
 
 def test_a_dry_run_within_a_budget_writes_nothing(cli: Any, policy: Path, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def choose_rows(
     record_choice(work.policy.ledger, store, [newest for newest, _ in deferred], link=link)
     for line in _lines(selection):
         _log.info("%s", line)
-    places = {item.work.table: at for at, item in reversed([*enumerate(selection.choice.chosen)])}
+    places = selection.places
     chosen.sort(key=lambda row: places.get(row["name"], len(places)))
     until = None if selection.until is None else clock.text(selection.until)
     return chosen, {"operations": waiting, "until": until}

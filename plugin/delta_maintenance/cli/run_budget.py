@@ -57,6 +57,9 @@ class RunBudget:
             now=now,
         )
         self.selected = [self.selection.defer(assessment) for assessment in self.assessments]
+        self._places = self.selection.places
+        # Those that are read first have their turn first.
+        tables.tables.sort(key=lambda table: self._places.get(table.name, len(self._places)))
         self._by_name = {assessment.name: assessment for assessment in self.selected}
 
     def of_table(self, table: PolicyTable) -> TableBudget:
@@ -68,6 +71,7 @@ class RunBudget:
             account=self._account,
             history=self.history,
             allotment=self.selection.allotments.get(table.name, Allotment()),
+            place=self._places.get(table.name, len(self._places)),
         )
 
     def result_without_work(self, table: PolicyTable) -> RunResult | None:

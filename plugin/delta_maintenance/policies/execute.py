@@ -92,9 +92,9 @@ class RunEnvironment:
     now: clock.Clock = field(default_factory=lambda: clock.now)
     new_id: clock.NewId = field(default_factory=lambda: clock.new_id)
 
-    def turn(self, answered_in: float) -> AbstractContextManager[object]:
-        """Returns the turn of a table that took so many seconds to read."""
-        return nullcontext() if self.turns is None else self.turns.turn(answered_in)
+    def turn(self, place: float) -> AbstractContextManager[object]:
+        """Returns the turn of a table: its place in a budget, or the seconds it took to read."""
+        return nullcontext() if self.turns is None else self.turns.turn(place)
 
     @contextmanager
     def claiming(self) -> Iterator[Callable[[], object]]:

@@ -77,7 +77,7 @@ def wait_for(job: Job[Made], *, patience: float) -> bool:
 
 
 class Turns:
-    """Lets one table after the other work, the one whose store answered fastest first.
+    """Lets one table after the other work, of those that wait the one with the lowest place.
 
     While a turn takes longer than `patience` seconds, the next table begins beside it, up to
     `at_once` of them, whose operations each need the memory that their plans state. Thread-safe.
@@ -92,9 +92,9 @@ class Turns:
         self._numbers = itertools.count()
 
     @contextmanager
-    def turn(self, answered_in: float) -> Iterator[None]:
-        """Waits for the turn of a table that took so many seconds to read, and holds it."""
-        ticket = (answered_in, next(self._numbers))
+    def turn(self, place: float) -> Iterator[None]:
+        """Waits for the turn of a table, such as by the seconds it took to read, and holds it."""
+        ticket = (place, next(self._numbers))
         with self._changed:
             heapq.heappush(self._waiting, ticket)
             self._changed.notify_all()

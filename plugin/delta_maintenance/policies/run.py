@@ -152,7 +152,9 @@ class _Run:
         began, started = time.monotonic(), self.context.environment.now()
         before = latest = self._assess(None)
         if before.due:
-            with self.context.environment.turn(time.monotonic() - began):
+            budget = self.context.environment.budget
+            place = time.monotonic() - began if budget is None else budget.place
+            with self.context.environment.turn(place):
                 latest = self._work(latest, started)
         after = None if latest is before else self._deferring(latest)
         return self._result(started, self._deferring(before), after)

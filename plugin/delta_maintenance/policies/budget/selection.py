@@ -111,6 +111,11 @@ class Selection(Record):
     allotments: dict[str, Allotment]
     """By the names of tables with due operations."""
 
+    @property
+    def places(self) -> dict[str, int]:
+        """Where the tables of which something is chosen come in the order, by name."""
+        return {item.work.table: at for at, item in reversed([*enumerate(self.choice.chosen)])}
+
     def defer(self, assessment: Assessment) -> Assessment:
         """Returns the assessment of a table with the operations that wait."""
         allotment = self.allotments.get(assessment.name)
@@ -256,6 +261,8 @@ class TableBudget:
     account: BudgetAccount
     history: CostHistory = field(default_factory=CostHistory)
     allotment: Allotment = field(default_factory=Allotment)
+    place: int = 0
+    """Where the table comes in the order of the choice."""
     _spent: set[str] = field(default_factory=set)
     """The operations that found nothing left in the account."""
 
