@@ -153,7 +153,7 @@ class BudgetAccount:
 
     def _left(self, entries: list[_Entry], owner: str | None, today: str) -> dict[Unit, float]:
         rule, run = self.rule, digest_of(self.run_id)
-        share = rule.owners.get(owner or "")
+        share, place = rule.owners.get(owner or ""), digest_of(owner or "")
         left: dict[Unit, float] = {}
         for limits, booked in (
             (rule.day.amounts(), [entry for entry in entries if entry.day == today]),
@@ -161,8 +161,7 @@ class BudgetAccount:
         ):
             accounts = [(1.0, booked)]
             if share is not None:
-                own = [entry for entry in booked if entry.owner == digest_of(owner or "")]
-                accounts.append((share, own))
+                accounts.append((share, [entry for entry in booked if entry.owner == place]))
             for part, entries_of in accounts:
                 for unit, limit in limits.items():
                     spent = sum(entry.costs[UNITS.index(unit)] for entry in entries_of)
