@@ -164,6 +164,9 @@ def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
     assert (due.bytes_to_read, due.requests) == (2000, optimize.requests // 2)
     booked = chosen.allotments["t"].expected["optimize"].costs["cpu_seconds"]
     assert booked < 0.8 * expected, "half of the work, and what each run costs"
+    budget = TableBudget(table=policy_table, account=account(), allotment=chosen.allotments["t"])
+    assert budget.defer(divided).due == (due,) and budget.begin(due) is not None
+    assert budget.defer(divided).due == (), "the rest does not fit, although it is still due"
 
 
 def test_what_somebody_approves_is_not_divided_and_takes_only_its_plan() -> None:

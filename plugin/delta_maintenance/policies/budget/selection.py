@@ -264,7 +264,7 @@ class TableBudget:
     place: int = 0
     """Where the table comes in the order of the choice."""
     _spent: set[str] = field(default_factory=set)
-    """The operations that found nothing left in the account."""
+    """The operations that found nothing left in the account, or have begun what fits."""
 
     def defer(self, assessment: Assessment) -> Assessment:
         """Returns the assessment with the operations that wait."""
@@ -281,7 +281,8 @@ class TableBudget:
         costs = {unit: most * cost for unit, cost in expected.costs.items()}
         work = work_name(self.table, due)
         booked = self.account.begin(costs, owner=self.table.owner, work=work)
-        if booked is None:
+        # The other parts of an operation do not fit.
+        if booked is None or due.operation in self.allotment.max_bytes:
             self._spent.add(due.operation)
         return booked
 
