@@ -104,21 +104,20 @@ def _details(outcome: OperationOutcome) -> Iterator[str]:
 
 
 def _waiting_lines(results: Sequence[RunResult]) -> Iterator[str]:
-    """One line for each cause that blocks operations, with their names, and one for all that the
-    budget defers.
+    """One line for each cause that blocks operations, with their names, and one for each operation
+    that the budget defers, with the reason of the first table.
     """
-    waiting: dict[str, dict[tuple[str, str], str]] = {}
+    waiting: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
     for result in results:
         for operation in _waiting(result):
             cause = operation.reason.rpartition(", but ")[2]
-            key = cause if operation.status == "blocked" else ""
-            waiting.setdefault(key, {})[result.name, operation.operation] = cause
-    for key, causes in waiting.items():
+            key = cause if operation.status == "blocked" else operation.operation
+            causes = waiting.setdefault((operation.status, key), {})
+            causes[result.name, operation.operation] = cause.removeprefix("deferred ")
+    for (state, _), causes in waiting.items():
         tables, operations = (list(dict.fromkeys(names)) for names in zip(*causes, strict=True))
         where = tables[0] if len(tables) == 1 else f"{len(tables):,} tables, such as {tables[0]}"
-        state, cause = "blocked" if key else "deferred", next(iter(causes.values()))
-        cause = cause.removeprefix("deferred ")
-        yield f"{state} on {where}: {', '.join(operations)}: {cause}"
+        yield f"{state} on {where}: {', '.join(operations)}: {next(iter(causes.values()))}"
 
 
 def _waiting(result: RunResult) -> Sequence[AssessedOperation]:

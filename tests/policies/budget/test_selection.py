@@ -225,6 +225,25 @@ def test_beside_each_other_operations_that_take_more_exceed_the_budget_by_one_at
     assert account(store, day={"requests": 100}).left()["requests"] == -20
 
 
+def test_what_a_killed_run_has_begun_takes_only_what_it_had_reserved() -> None:
+    store = MemoryStore()
+    killed = table_of("killed", 8, checkpoint={"max_commits": 3})
+    other = table_of("other", 60)
+    first = account(store, day={"requests": 100})
+    (begun,) = killed[0].due
+    budget = TableBudget(table=killed[1], account=first)
+    assert budget.begin(begun) is not None
+    second = replace(account(store, day={"requests": 100}), run_id="another run")
+    alone = select_work([other], second, CostHistory(), now=NOW).choice
+    both = select_work([killed, other], second, CostHistory(), now=NOW).choice
+    again = both.chosen[0]
+    assert (again.work.table, again.work.operation) == ("killed", "checkpoint")
+    assert choice_text(again).endswith(", begun by another run")
+    assert {item.work.operation for item in both.chosen if item.work.table == "other"} == {
+        item.work.operation for item in alone.chosen
+    }
+
+
 def test_a_plan_books_nothing() -> None:
     table, policy_table = neglected(12), asked(**RULES)
     shared = account(MemoryStore(), day={"requests": 1})

@@ -93,17 +93,19 @@ class BudgetAccount:
         entries, today = self._entries(), _day(self.now())
         return {owner: self._left(entries, owner, today) for owner in self.rule.owners}
 
-    def booked(self) -> frozenset[str]:
+    def booked(self) -> tuple[frozenset[str], frozenset[str]]:
         """Returns the digests of what is counted and may still look due: what this run has booked,
-        and what others are doing today.
+        and what others have begun today, and may have been killed in.
         """
         run, today = digest_of(self.run_id), _day(self.now())
-        counted = (
-            entry
-            for entry in self._entries()
-            if entry.run == run or (entry.state == "begun" and entry.day == today)
-        )
-        return frozenset(entry.id.partition("-")[0] for entry in counted)
+        own, others = set[str](), set[str]()
+        for entry in self._entries():
+            work = entry.id.partition("-")[0]
+            if entry.run == run:
+                own.add(work)
+            elif entry.state == "begun" and entry.day == today:
+                others.add(work)
+        return frozenset(own), frozenset(others - own)
 
     def begin(self, expected: Costs, *, owner: str | None, work: str = "") -> str | None:
         """Books what an operation is expected to take; returns its ID in the account.

@@ -77,8 +77,8 @@ class DueWork(Record):
     """The gain of all parts, in its units."""
     risk: str | None = None
     """What may happen while a repair waits, as a clause."""
-    asks: bool = False
-    """Whether a run only asks somebody to approve it."""
+    note: str | None = None
+    """Why it takes less than usual, and spares nothing yet, as a clause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class BudgetChoice(Record):
     keeps_deadlines: bool
     """Whether the budget suffices for all deadlines of the operations that are due now."""
     spared: Gain = Gain()
-    """The gain of what is chosen, without operations that only ask for an approval."""
+    """The gain of what is chosen and done by this run."""
 
 
 def choose(work: Sequence[DueWork], budget: Budget, *, now: datetime) -> BudgetChoice:
@@ -312,7 +312,7 @@ class _Choosing:
 
     def _spared(self) -> Gain:
         total = dict.fromkeys((each.name for each in fields(Gain)), 0.0)
-        for at in (at for at in self._why if not self._work[at].asks):
+        for at in (at for at in self._why if self._work[at].note is None):
             item, taken = self._work[at], self._parts_taken(at)
             whole = sum(part.gain for part in item.parts)
             share = sum(part.gain for part in item.parts[:taken]) / whole if whole else 1.0

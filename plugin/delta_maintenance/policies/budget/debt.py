@@ -7,6 +7,7 @@ about as much as 2,000 requests by the price lists of the large clouds.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from delta_maintenance.operations.core.assessment import AssessedOperation, WorkPart
@@ -110,8 +111,16 @@ def due_work(
         band=(expected.least, expected.most),
         spares=spares,
         risk=risk,
-        asks=due.needs_approval,
+        note="asks for approval" if due.needs_approval else None,
     )
+
+
+def begun_elsewhere(work: DueWork) -> DueWork:
+    """Returns what another run has begun, which is booked already. Only if it was killed is there
+    something to do.
+    """
+    gain = sum(part.gain for part in work.parts)
+    return replace(work, parts=(Part(gain=gain, cost={}),), note="begun by another run")
 
 
 def _is_upkeep(due: AssessedOperation) -> bool:

@@ -22,7 +22,7 @@ from delta_maintenance.policies.budget.choice import (
     Gain,
     choose,
 )
-from delta_maintenance.policies.budget.debt import due_work
+from delta_maintenance.policies.budget.debt import begun_elsewhere, due_work
 from delta_maintenance.policies.budget.estimates import CostHistory, taken_by
 from delta_maintenance.policies.definition.budget import BudgetRule, Unit
 from delta_maintenance.policies.definition.policy import PolicyTable
@@ -132,16 +132,18 @@ def select_work(
 ) -> Selection:
     """Chooses among the due operations of tables, with what is left in the account.
 
-    Without `ranked`, everything runs in the usual order as long as something is left. What is
-    booked already, for example by a run at the same time, is not chosen among, but counted.
+    Without `ranked`, everything runs in the usual order as long as something is left. What the run
+    has booked already is not chosen among, and what another has begun takes nothing more.
     """
-    rule, left, booked = account.rule, account.left(), account.booked()
-    work = [
-        due_work(assessment, due, table, history.expected(identity_of(table.uri), due))
-        for assessment, table in assessed
-        for due in assessment.due
-        if digest_of(work_name(table, due)) not in booked
-    ]
+    rule, left, (own, others) = account.rule, account.left(), account.booked()
+    work = []
+    for assessment, table in assessed:
+        for due in assessment.due:
+            booked = digest_of(work_name(table, due))
+            if booked not in own:
+                expected = history.expected(identity_of(table.uri), due)
+                item = due_work(assessment, due, table, expected)
+                work.append(begun_elsewhere(item) if booked in others else item)
     until = _until(rule, now)
     limits = {unit: amount for unit, amount in left.items() if amount > 0}
     reasons: dict[tuple[str, str], str] = {}
@@ -208,7 +210,7 @@ def choice_text(item: ChosenWork) -> str:
     why = _WHY[item.why] if item.work.risk is None else f"repair: {item.work.risk}"
     if item.why == "gain" and not any(part.gain for part in item.work.parts):
         why = "fits into what is left"
-    why += ", asks for approval" * item.work.asks
+    why = why if item.work.note is None else f"{why}, {item.work.note}"
     return f"{why}{f', {item.parts} of {number} parts' * (item.parts < number)}"
 
 
