@@ -12,7 +12,7 @@ import base64
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cache
 from threading import RLock
@@ -89,6 +89,7 @@ class Recorder:
     each row makes a commit to maintain."""
     has_caught_up: bool = False
     """Whether the rows that earlier processes left have been delivered."""
+    _said: set[str] = field(default_factory=set)
 
     @classmethod
     def at(
@@ -124,9 +125,13 @@ class Recorder:
             return []
         try:
             with _recording:
-                return [*self._deliver(origin.run_id, rows)]
+                warnings = [*self._deliver(origin.run_id, rows)]
         except Exception as error:
-            return [_warning(failure_of(error, where="the ledger"), kept=False)]
+            warnings = [_warning(failure_of(error, where="the ledger"), kept=False)]
+        # The same for each table of a run is said once.
+        news = [warning for warning in warnings if warning not in self._said]
+        self._said.update(news)
+        return news
 
     def _require_folder_of_its_own(self, table: str) -> None:
         if self.address is not None and lie_within_each_other(self.address, table):

@@ -72,6 +72,8 @@ def test_what_waits_for_the_budget_is_a_state_of_its_own(site: Site) -> None:
     text = site.get("/").text
     page = words(text)
     assert "1 table waits because of the budget" in page and "1 deferred" in page
+    (why,) = re.findall(r'title="([^"]*)">optimize: deferred', text)[:1]
+    assert "but deferred until 2026-11-21 11:40 UTC: after 3 operations" in why
     assert page.count("optimize: deferred") == 2 and page.count("checkpoint: deferred") == 1
     assert 'class="tile deferred"' in text and "Nothing to do" in page, "it is no problem"
     one = words(site.get("/table?name=orders").text)
