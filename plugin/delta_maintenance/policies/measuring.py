@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -82,6 +82,8 @@ class ExpectedCost(Record):
     """The processor time of the cheapest of the runs behind the correction, over that expected."""
     most: float
     """Likewise of the dearest."""
+    dearest: dict[Unit, float] = field(default_factory=dict)
+    """By unit, what the run took that took the most of it; only units of several runs."""
     runs: int = 0
     """The number of these runs."""
 

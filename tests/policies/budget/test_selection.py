@@ -223,6 +223,13 @@ def test_beside_each_other_operations_that_take_more_exceed_the_budget_by_one_at
     for shared, booked in running:
         shared.end(booked, {"requests": 30.0})
     assert account(store, day={"requests": 100}).left()["requests"] == -20
+    # The dearest run may have taken the usual processor time.
+    slow = replace(cost, most=1, dearest={"requests": 80.0})
+    shared = account(day={"requests": 100})
+    budget = TableBudget(
+        table=policy_table, account=shared, allotment=Allotment(expected={due.operation: slow})
+    )
+    assert budget.begin(due) is not None and shared.left() == {"requests": 20}
 
 
 def test_what_a_killed_run_has_begun_takes_only_what_it_had_reserved() -> None:

@@ -279,8 +279,10 @@ class TableBudget:
         """Books an operation; None if it must wait."""
         expected = self.expected(due)
         # Others may run beside it: what it may take more must not be left for them.
-        most = max(expected.most, _LEAST_RESERVE)
-        costs = {unit: most * cost for unit, cost in expected.costs.items()}
+        costs = {
+            unit: max(expected.dearest.get(unit, expected.most * cost), _LEAST_RESERVE * cost)
+            for unit, cost in expected.costs.items()
+        }
         work = work_name(self.table, due)
         booked = self.account.begin(costs, owner=self.table.owner, work=work)
         # The other parts of an operation do not fit.
