@@ -60,7 +60,12 @@ def _within_budget(runs: Sequence[TableRun], policy: Policy) -> Iterator[TableRu
     # Loads pyarrow, which loading definitions must not require.
     from delta_maintenance.ledger.costs import known_costs
     from delta_maintenance.policies.budget.account import BudgetAccount
-    from delta_maintenance.policies.budget.selection import Allotment, TableBudget, select_work
+    from delta_maintenance.policies.budget.selection import (
+        NO_DEADLINES,
+        Allotment,
+        TableBudget,
+        select_work,
+    )
     from delta_maintenance.policies.lanes import Turns, start_jobs, wait_for
 
     assert policy.budget is not None
@@ -81,7 +86,7 @@ def _within_budget(runs: Sequence[TableRun], policy: Policy) -> Iterator[TableRu
     if problem is not None:
         context.log.warning(f"budget: {problem}")
     if not selection.choice.keeps_deadlines:
-        context.log.warning("budget: not every operation can run within `most_intervals`")
+        context.log.warning(f"budget: {NO_DEADLINES}")
     # Beside each other, operations that take more than expected would exceed the budget.
     turns, places = Turns(at_once=1), selection.places
     for run in runs:

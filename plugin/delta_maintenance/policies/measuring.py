@@ -79,11 +79,11 @@ class ExpectedCost(Record):
     costs: dict[Unit, float]
     """By unit, corrected."""
     least: float
-    """The processor time of the cheapest of the runs behind the correction, over that expected."""
+    """The lowest processor time of the runs behind the correction, divided by the expected one."""
     most: float
-    """Likewise of the dearest."""
-    dearest: dict[Unit, float] = field(default_factory=dict)
-    """By unit, what the run took that took the most of it; only units of several runs."""
+    """The highest processor time of these runs, divided by the expected one."""
+    highest: dict[Unit, float] = field(default_factory=dict)
+    """By unit, the highest cost of these runs; empty if there are fewer than two."""
     runs: int = 0
     """The number of these runs."""
 

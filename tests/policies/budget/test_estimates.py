@@ -93,17 +93,17 @@ def test_the_last_five_runs_of_a_table_count_and_other_tables_learn_from_them() 
     assert costs(known, ORDERS, operation="purge") == costs(CostHistory(), ORDERS)
 
 
-def test_what_the_dearest_run_took_is_known_for_each_unit() -> None:
+def test_the_highest_cost_of_a_run_is_known_for_each_unit() -> None:
     """The store was slow once, and nothing else changed."""
     ledger = LedgerTable(MemoryStore())
     record(ledger, ORDERS, [20, 20, 20])
     record(ledger, f"{ORDERS}/", [20], requests_read=900)
     expected = history(ledger).expected(identity_of(ORDERS), due())
     assert expected.most == 1 and expected.costs["requests"] == 200
-    assert expected.dearest["requests"] == 900 and expected.dearest["cpu_seconds"] == 20
+    assert expected.highest["requests"] == 900 and expected.highest["cpu_seconds"] == 20
     single = LedgerTable(MemoryStore())
     record(single, ORDERS, [20])
-    assert history(single).expected(identity_of(ORDERS), due()).dearest == {}
+    assert history(single).expected(identity_of(ORDERS), due()).highest == {}
 
 
 def test_more_work_costs_more() -> None:

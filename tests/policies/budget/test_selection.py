@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -204,7 +205,7 @@ def test_a_run_books_what_it_takes_and_stops_when_nothing_is_left() -> None:
 
 
 def test_beside_each_other_operations_that_take_more_exceed_the_budget_by_one_at_most() -> None:
-    """Each takes as much as the dearest of its last runs."""
+    """Each takes as much as the most expensive of its last runs."""
     store, policy_table = MemoryStore(), asked(**RULES)
     due = table_of("t")[0].due[0]
     cost = ExpectedCost(
@@ -213,7 +214,7 @@ def test_beside_each_other_operations_that_take_more_exceed_the_budget_by_one_at
     running: list[tuple[BudgetAccount, str]] = []
     for number in range(10):
         shared = account(store, day={"requests": 100})
-        shared.new_id = lambda number=number: f"{number}"  # type: ignore[misc]
+        shared.new_id = partial(str, number)
         allotment = Allotment(expected={due.operation: cost})
         budget = TableBudget(table=policy_table, account=shared, allotment=allotment)
         booked = budget.begin(due)
@@ -223,8 +224,8 @@ def test_beside_each_other_operations_that_take_more_exceed_the_budget_by_one_at
     for shared, booked in running:
         shared.end(booked, {"requests": 30.0})
     assert account(store, day={"requests": 100}).left()["requests"] == -20
-    # The dearest run may have taken the usual processor time.
-    slow = replace(cost, most=1, dearest={"requests": 80.0})
+    # The run with the most requests may have taken the usual processor time.
+    slow = replace(cost, most=1, highest={"requests": 80.0})
     shared = account(day={"requests": 100})
     budget = TableBudget(
         table=policy_table, account=shared, allotment=Allotment(expected={due.operation: slow})

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         hint = "" if arguments.reasons or arguments.group_by else "; see why with --reasons"
         print(f"{_sums(assessments, acknowledged)}{hint}")
         if tables.session.policy.budget is not None:
-            print("a run does of this what its budget permits; see the order with --budget")
+            print("the budget limits what a run does of this; see the order with --budget")
         say_by_cause((each.name, each.uri, note) for each in chosen for note in each.notes)
     return report_failures(
         ((a.name, a.uri, a.problem, a.exit_status) for a in failed), acknowledged

@@ -48,6 +48,11 @@ class _Entry:
     costs: tuple[float, ...]
 
     @property
+    def work(self) -> str:
+        """The digest of the table and the operation."""
+        return self.id.partition("-")[0]
+
+    @property
     def name(self) -> str:
         costs = "_".join(f"{cost:.6g}" for cost in self.costs)
         return f"{self.day}.{self.run}.{self.owner}.{self.id}.{self.state}.{costs}.spent"
@@ -65,6 +70,20 @@ class _Entry:
             return None
         values = {key: match[key] for key in ("day", "run", "owner", "id", "state")}
         return cls(**values, costs=costs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """The state of an account. Work is named by its digest."""
+
+    left: dict[Unit, float]
+    """What is left of the limits; units without a limit are left out."""
+    left_by_owner: dict[str, dict[Unit, float]]
+    """The same for the tables of each owner that has a share."""
+    booked: frozenset[str]
+    """What the run has booked, which may still look due."""
+    begun_elsewhere: frozenset[str]
+    """What other runs have begun today; they may have been killed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,24 +107,17 @@ class BudgetAccount:
         """
         return self._left(self._entries(), owner, _day(self.now()))
 
-    def left_by_owner(self) -> dict[str, dict[Unit, float]]:
-        """Returns what is left for the tables of each owner that has a share."""
-        entries, today = self._entries(), _day(self.now())
-        return {owner: self._left(entries, owner, today) for owner in self.rule.owners}
-
-    def booked(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Returns the digests of what is counted and may still look due: what this run has booked,
-        and what others have begun today, and may have been killed in.
-        """
-        run, today = digest_of(self.run_id), _day(self.now())
-        own, others = set[str](), set[str]()
-        for entry in self._entries():
-            work = entry.id.partition("-")[0]
-            if entry.run == run:
-                own.add(work)
-            elif entry.state == "begun" and entry.day == today:
-                others.add(work)
-        return frozenset(own), frozenset(others - own)
+    def balance(self) -> Balance:
+        """Returns what is left and what is booked, from one listing."""
+        entries, run, today = self._entries(), digest_of(self.run_id), _day(self.now())
+        own = frozenset(entry.work for entry in entries if entry.run == run)
+        begun = (entry for entry in entries if entry.state == "begun" and entry.day == today)
+        return Balance(
+            left=self._left(entries, None, today),
+            left_by_owner={owner: self._left(entries, owner, today) for owner in self.rule.owners},
+            booked=own,
+            begun_elsewhere=frozenset(entry.work for entry in begun) - own,
+        )
 
     def begin(self, expected: Costs, *, owner: str | None, work: str = "") -> str | None:
         """Books what an operation is expected to take; returns its ID in the account.

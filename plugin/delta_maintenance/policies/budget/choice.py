@@ -162,7 +162,7 @@ def _times(number: float, interval: timedelta) -> timedelta:
 
 class _Choosing:
     def __init__(self, work: Sequence[DueWork], budget: Budget, now: datetime) -> None:
-        # Steps that see the tables in another order choose the same among equal rates.
+        # So that equal rates have the same order in each step, whatever the order of the tables.
         self._work = sorted(work, key=lambda item: (item.due_since, item.table, item.operation))
         self._budget, self._now = budget, now
         self._runs = [self._runs_of(item.parts) for item in self._work]

@@ -52,8 +52,8 @@ class Correction:
     least: float
     most: float
     runs: int
-    dearest: Mapping[Unit, float] = field(default_factory=dict)
-    """The greatest of several runs, by unit."""
+    highest: Mapping[Unit, float] = field(default_factory=dict)
+    """By unit, the highest factor of these runs; empty if there are fewer than two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class CostHistory:
         known = self.of_table.get((table, due.operation)) or self.of_size.get(
             (due.operation, magnitude)
         )
-        factors, dearest = ({}, {}) if known is None else (known.factors, known.dearest)
+        factors, highest = ({}, {}) if known is None else (known.factors, known.highest)
         least, most = _UNKNOWN if known is None else (known.least, known.most)
         return ExpectedCost(
             bytes_to_read=due.bytes_to_read,
@@ -124,7 +124,7 @@ class CostHistory:
             costs={unit: float(estimate[unit]) * factors.get(unit, 1.0) for unit in UNITS},
             least=least,
             most=most,
-            dearest={unit: float(estimate[unit]) * factor for unit, factor in dearest.items()},
+            highest={unit: float(estimate[unit]) * factor for unit, factor in highest.items()},
             runs=0 if known is None else known.runs,
         )
 
@@ -196,7 +196,7 @@ def _corrections(runs: pa.Table, keys: tuple[str, str], *, most: int) -> dict[An
     is_new = place < most
     first = runs.select(keys).take(pa.array(order[place == 0])).to_pydict()
     known: list[dict[Unit, float]] = [{} for _ in first[keys[0]]]
-    dearest: list[dict[Unit, float]] = [{} for _ in known]
+    highest: list[dict[Unit, float]] = [{} for _ in known]
     bands: Any = None
     for unit in UNITS:
         values = np.full((len(known), most), np.nan)
@@ -211,7 +211,7 @@ def _corrections(runs: pa.Table, keys: tuple[str, str], *, most: int) -> dict[An
         several = np.flatnonzero(number > 1)
         greatest = values[several, number[several] - 1]
         for row, value in zip(several.tolist(), greatest.tolist(), strict=True):
-            dearest[row][unit] = value
+            highest[row][unit] = value
         if unit == "cpu_seconds":
             bands = zip(
                 values[:, 0], values[np.arange(len(known)), number - 1], number, strict=True
@@ -222,7 +222,7 @@ def _corrections(runs: pa.Table, keys: tuple[str, str], *, most: int) -> dict[An
             factors, *_band(least, most_of, factors.get("cpu_seconds"), int(runs_of)), dear
         )
         for name, factors, dear, (least, most_of, runs_of) in zip(
-            names, known, dearest, bands, strict=True
+            names, known, highest, bands, strict=True
         )
     }
 

@@ -135,21 +135,21 @@ def select_work(
     Without `ranked`, everything runs in the usual order as long as something is left. What the run
     has booked already is not chosen among, and what another has begun takes nothing more.
     """
-    rule, left, (own, others) = account.rule, account.left(), account.booked()
+    rule, balance = account.rule, account.balance()
     work = []
     for assessment, table in assessed:
         for due in assessment.due:
-            booked = digest_of(work_name(table, due))
-            if booked not in own:
+            digest = digest_of(work_name(table, due))
+            if digest not in balance.booked:
                 expected = history.expected(identity_of(table.uri), due)
                 item = due_work(assessment, due, table, expected)
-                work.append(begun_elsewhere(item) if booked in others else item)
+                work.append(begun_elsewhere(item) if digest in balance.begun_elsewhere else item)
     until = _until(rule, now)
-    limits = {unit: amount for unit, amount in left.items() if amount > 0}
+    limits = {unit: amount for unit, amount in balance.left.items() if amount > 0}
     reasons: dict[tuple[str, str], str] = {}
     choice = BudgetChoice(chosen=(), deferred=(), spent={}, keeps_deadlines=True)
-    if len(limits) < len(left):
-        spent = [UNIT_NAMES[unit] for unit, amount in left.items() if amount <= 0]
+    if len(limits) < len(balance.left):
+        spent = [UNIT_NAMES[unit] for unit, amount in balance.left.items() if amount <= 0]
         nothing = f"the budget of {' and '.join(spent)} is spent or reserved"
         limits = {}
         waiting = (DeferredWork(work=item, better=0, needs=0.0, left=0.0) for item in work)
@@ -160,7 +160,7 @@ def select_work(
             limits=limits,
             most_intervals=rule.most_intervals,
             every=_DAY,
-            owner_limits=account.left_by_owner(),
+            owner_limits=balance.left_by_owner,
         )
         choice = choose(work, budget, now=now)
         reasons = {
@@ -280,7 +280,7 @@ class TableBudget:
         expected = self.expected(due)
         # Others may run beside it: what it may take more must not be left for them.
         costs = {
-            unit: max(expected.dearest.get(unit, expected.most * cost), _LEAST_RESERVE * cost)
+            unit: max(expected.highest.get(unit, expected.most * cost), _LEAST_RESERVE * cost)
             for unit, cost in expected.costs.items()
         }
         work = work_name(self.table, due)
