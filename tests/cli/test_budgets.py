@@ -70,6 +70,17 @@ def test_a_run_does_what_the_budget_of_a_day_permits_and_says_why_the_rest_waits
     assert ("t2", "checkpoint", "done") in outcomes(cli, policy)
 
 
+def test_a_run_names_what_each_operation_waits_for(cli: Any, policy: Path, tmp_path: Path) -> None:
+    text = policy.read_text().replace("{max_commits: 3}", "{max_commits: 3}, vacuum: true")
+    policy.write_text(text.replace("1 millisecond", "20 milliseconds"))
+    lines = [
+        line.split(": ")[:2]
+        for line in cli("run", policy, "--state", tmp_path / "state").out.splitlines()
+        if line.startswith("deferred on ")
+    ]
+    assert sorted(operation for _, operation in lines) == ["checkpoint", "vacuum"], lines
+
+
 def test_a_run_in_shadow_records_the_choice_and_changes_nothing(
     cli: Any, policy: Path, tmp_path: Path
 ) -> None:

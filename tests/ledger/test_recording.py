@@ -128,8 +128,10 @@ def test_a_ledger_that_is_down_costs_a_warning_and_is_caught_up(
     for run in ("a", "b"):
         (told,) = Recorder(open_ledger=down, state=state).record(result(outcome()), origin(run))
         assert "the next run delivers its rows" in told and "\n" not in told
-    (told,) = Recorder(open_ledger=down, state=None).record(result(outcome()), origin("x"))
+    without_folder = Recorder(open_ledger=down, state=None)
+    (told,) = without_folder.record(result(outcome()), origin("x"))
     assert "its rows are lost" in told
+    assert without_folder.record(result(outcome()), origin("y")) == [], "once for all tables"
     recorder = Recorder(open_ledger=lambda: ledger, state=state)
     assert recorder.record(result(outcome()), origin("c")) == []
     assert recorded(ledger) == ["a-0", "b-0", "c-0"]

@@ -38,6 +38,9 @@ def copied(result: Any) -> dict[str, tuple[str, bool]]:
 def test_the_report_says_that_row_groups_were_copied_and_has_no_digest_of_rows() -> None:
     made = Rewritten(tracked=False)
     before = made.rows()
+    table, options = Table(made.store), OptimizeOptions(engine="local")
+    plan = optimize.plan(table.snapshot(), options, context=RunContext.at(NOW))
+    assert plan.bytes_to_copy == plan.bytes > 0
     result = made.optimize()
     assert copied(result) == dict.fromkeys("xyz", ("committed", True))
     assert made.rows() == before

@@ -106,6 +106,15 @@ def test_the_highest_cost_of_a_run_is_known_for_each_unit() -> None:
     assert history(single).expected(identity_of(ORDERS), due()).highest == {}
 
 
+def test_bytes_that_are_copied_cost_a_fifth_and_are_written_all_the_same() -> None:
+    decoded = CostHistory().expected("t", due()).costs
+    copied = CostHistory().expected("t", replace(due(), bytes_to_copy=due().bytes_to_read)).costs
+    alone = CostHistory().expected("t", due(size=0)).costs["cpu_seconds"]
+    share = (copied["cpu_seconds"] - alone) / (decoded["cpu_seconds"] - alone)
+    assert share == pytest.approx(0.2)
+    assert copied["bytes_rewritten"] == decoded["bytes_rewritten"] == due().bytes_to_read
+
+
 def test_more_work_costs_more() -> None:
     ledger = LedgerTable(MemoryStore())
     record(ledger, ORDERS, [22, 22])

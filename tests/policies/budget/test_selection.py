@@ -153,7 +153,7 @@ def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
     assessment, policy_table = table_of("t", optimize={"min_files_saved": 2})
     (optimize,) = assessment.due
     parts = tuple(WorkPart(bytes=1000, saves_files=saved) for saved in (8, 4, 2, 1))
-    optimize = replace(optimize, parts=parts, bytes_to_read=4000, saves_files=15)
+    optimize = replace(optimize, parts=parts, bytes_to_read=4000, bytes_to_copy=800, saves_files=15)
     divided = replace(assessment, operations=(optimize,))
     expected = CostHistory().expected("t", optimize).costs["cpu_seconds"]
     chosen = selected(
@@ -163,6 +163,7 @@ def test_the_bytes_of_the_parts_that_fit_limit_the_run() -> None:
     assert due.options is not None
     assert getattr(due.options, "max_bytes") == 2000  # noqa: B009  not of all Options
     assert (due.bytes_to_read, due.requests) == (2000, optimize.requests // 2)
+    assert due.bytes_to_copy == 400
     booked = chosen.allotments["t"].expected["optimize"].costs["cpu_seconds"]
     assert booked < 0.8 * expected, "half of the work, and what each run costs"
     budget = TableBudget(table=policy_table, account=account(), allotment=chosen.allotments["t"])
@@ -231,6 +232,27 @@ def test_beside_each_other_operations_that_take_more_exceed_the_budget_by_one_at
         table=policy_table, account=shared, allotment=Allotment(expected={due.operation: slow})
     )
     assert budget.begin(due) is not None and shared.left() == {"requests": 20}
+    # The last runs may have been alike by chance.
+    alike = replace(cost, most=1, highest={"requests": 10.0})
+    shared = account(day={"requests": 100})
+    budget = TableBudget(
+        table=policy_table, account=shared, allotment=Allotment(expected={due.operation: alike})
+    )
+    assert budget.begin(due) is not None and shared.left() == {"requests": 85}
+
+
+def test_what_a_run_has_booked_is_not_chosen_again() -> None:
+    pair, shared = table_of("t"), account(day={"requests": 1000})
+    first = select_work([pair], shared, CostHistory(), now=NOW).choice
+    assert {item.work.operation for item in first.chosen} == {"checkpoint", "vacuum"}
+    budget = TableBudget(table=pair[1], account=shared)
+    booked = budget.begin(pair[0].due[0])
+    assert booked is not None
+    for _ in range(2):
+        again = select_work([pair], shared, CostHistory(), now=NOW).choice
+        assert [item.work.operation for item in again.chosen] == ["vacuum"]
+        # Its assessment is older than its end.
+        shared.end(booked, {})
 
 
 def test_what_a_killed_run_has_begun_takes_only_what_it_had_reserved() -> None:
@@ -343,6 +365,8 @@ def test_gains_are_those_of_all_readers_in_a_day() -> None:
     checkpoint = next(each for each in assessment.due if each.operation == "checkpoint")
     one, three = (gain_of(checkpoint, health, readers=number) for number in (0, 3))
     assert one.log_files > 0 and three.log_files == 3 * one.log_files
+    merging = replace(checkpoint, saves_files=7)
+    assert gain_of(merging, health, readers=3).data_files == 3 * 10 * 7
     # Ten times a day: 10 ms for each commit, and a second for 60 MB.
     assert one.seconds_to_open == pytest.approx(0.01 * one.log_files + one.log_bytes / 60e6)
     assert one.seconds_to_open >= 10 * 0.01 * health.commits_since_checkpoint
